@@ -1,0 +1,134 @@
+//! The breaker in the shapes that are measured.
+
+use std::time::Duration;
+
+use tower_breaker::{CircuitBreakerLayer, Refusal};
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::{Failed, Inner, POISON, ToolCall, Tools, calls, drive};
+
+/// A cooldown that outlasts every measurement.
+pub const FOREVER: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How many tools the circuits by key are measured with.
+pub const KEYS: usize = 1_000;
+
+fn instead(_: u64, refusal: Refusal) -> Result<u64, Failed> {
+    drop(refusal);
+    Ok(0)
+}
+
+/// A closed circuit whose refusals are boxed errors: the default.
+#[must_use]
+pub fn closed() -> impl Service<u64, Response = u64> + Clone + Send + 'static {
+    CircuitBreakerLayer::new()
+        .recovery_duration(FOREVER)
+        .layer(Inner)
+}
+
+/// A closed circuit whose refusals are responses.
+#[must_use]
+pub fn closed_soft() -> impl Service<u64, Response = u64, Error = Failed> + Clone + Send + 'static {
+    CircuitBreakerLayer::new()
+        .recovery_duration(FOREVER)
+        .refuse_with(|request: u64, refusal: Refusal| instead(request, refusal))
+        .layer(Inner)
+}
+
+/// A circuit that stays closed whatever fails, one call after the other.
+#[must_use]
+pub fn tolerant() -> impl Service<u64, Response = u64, Error = Failed> + Clone + Send + 'static {
+    CircuitBreakerLayer::new()
+        .failure_threshold(1_000)
+        .recovery_duration(FOREVER)
+        .refuse_with(|request: u64, refusal: Refusal| instead(request, refusal))
+        .layer(Inner)
+}
+
+/// A tripped circuit in its cooldown that answers with a response instead.
+#[must_use]
+pub fn open() -> impl Service<u64, Response = u64, Error = Failed> + Clone + Send + 'static {
+    let mut service = CircuitBreakerLayer::new()
+        .recovery_duration(FOREVER)
+        .refuse_with(|request: u64, refusal: Refusal| instead(request, refusal))
+        .layer(Inner);
+    trip(&mut service, 3);
+    service
+}
+
+/// The same, named by the program's text.
+#[must_use]
+pub fn open_named() -> impl Service<u64, Response = u64, Error = Failed> + Clone + Send + 'static {
+    let mut service = CircuitBreakerLayer::new()
+        .name("search")
+        .recovery_duration(FOREVER)
+        .refuse_with(|request: u64, refusal: Refusal| instead(request, refusal))
+        .layer(Inner);
+    trip(&mut service, 3);
+    service
+}
+
+/// The same, named at run time.
+#[must_use]
+pub fn open_named_at_run_time()
+-> impl Service<u64, Response = u64, Error = Failed> + Clone + Send + 'static {
+    let mut service = CircuitBreakerLayer::new()
+        .name(String::from("search"))
+        .recovery_duration(FOREVER)
+        .refuse_with(|request: u64, refusal: Refusal| instead(request, refusal))
+        .layer(Inner);
+    trip(&mut service, 3);
+    service
+}
+
+/// The same, refusing with the default: a boxed error.
+#[must_use]
+pub fn open_boxed() -> impl Service<u64, Response = u64> + Clone + Send + 'static {
+    let mut service = CircuitBreakerLayer::new()
+        .recovery_duration(FOREVER)
+        .layer(Inner);
+    trip(&mut service, 3);
+    service
+}
+
+/// A circuit for each tool, room for exactly [`KEYS`].
+#[must_use]
+pub fn by_key()
+-> impl Service<&'static ToolCall, Response = u64, Error = Failed> + Clone + Send + 'static {
+    CircuitBreakerLayer::new()
+        .recovery_duration(FOREVER)
+        .per_key(|call: &&'static ToolCall| call.name.as_str(), KEYS)
+        .refuse_with(
+            |_: &'static ToolCall, refusal: Refusal| -> Result<u64, Failed> {
+                drop(refusal);
+                Ok(0)
+            },
+        )
+        .layer(Tools)
+}
+
+/// Fails `failures` calls, and makes sure that the next one is refused: an inner service would answer
+/// with its request, a refusal does not.
+///
+/// # Panics
+///
+/// When the circuit is not open after them.
+pub fn trip<S: Service<u64, Response = u64>>(service: &mut S, failures: u64) {
+    for _ in 0..failures {
+        let _ = drive(service, POISON);
+    }
+    assert_ne!(
+        drive(service, 7).ok(),
+        Some(7),
+        "the circuit is open after {failures} failures"
+    );
+}
+
+/// Makes the calls after which a service has all it will ever allocate. A service's clone makes its own handle
+/// of the circuit at its second call, so that a clone for one request pays nothing for it.
+#[must_use]
+pub fn warm<S: Service<u64>>(mut service: S) -> S {
+    calls(&mut service, 2);
+    service
+}

@@ -1,0 +1,186 @@
+//! What the measurements share: the guarded service, the way a call is driven, the counting allocator, and
+//! the services under test.
+//!
+//! Nothing here needs a runtime: the inner service answers at once, so a call is `poll_ready`, `call` and
+//! `poll` with a waker that does nothing.
+
+use std::{
+    convert::Infallible,
+    error::Error,
+    fmt,
+    future::{Ready, ready},
+    hint::black_box,
+    pin::pin,
+    task::{Context, Poll, Waker},
+};
+
+use tower_service::Service;
+
+pub mod allocator;
+pub mod guarded;
+#[cfg(feature = "peers")]
+pub mod peers;
+
+/// The request that the inner service fails.
+pub const POISON: u64 = u64::MAX;
+
+/// The inner service's failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failed;
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the inner service failed")
+    }
+}
+
+impl Error for Failed {}
+
+/// The inner service: it is always ready, echoes its request at once, and fails [`POISON`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Inner;
+
+impl Service<u64> for Inner {
+    type Response = u64;
+    type Error = Failed;
+    type Future = Ready<Result<u64, Failed>>;
+
+    #[inline]
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Failed>> {
+        Poll::Ready(Ok(()))
+    }
+
+    #[inline]
+    fn call(&mut self, request: u64) -> Self::Future {
+        ready(if request == POISON {
+            Err(Failed)
+        } else {
+            Ok(request)
+        })
+    }
+}
+
+/// The inner service that cannot fail.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sure;
+
+impl Service<u64> for Sure {
+    type Response = u64;
+    type Error = Infallible;
+    type Future = Ready<Result<u64, Infallible>>;
+
+    #[inline]
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    #[inline]
+    fn call(&mut self, request: u64) -> Self::Future {
+        ready(Ok(request))
+    }
+}
+
+/// A call of a tool, for the circuits by key.
+#[derive(Clone, Debug)]
+pub struct ToolCall {
+    pub name: String,
+    pub argument: u64,
+}
+
+impl ToolCall {
+    /// `count` calls, each of another tool. They live for ever, so that a request is a reference and its
+    /// own moves and clones are not part of what is measured.
+    #[must_use]
+    pub fn many(count: usize) -> &'static [Self] {
+        (0..count)
+            .map(|n| Self {
+                name: format!("tool-{n:05}"),
+                argument: n as u64,
+            })
+            .collect::<Vec<_>>()
+            .leak()
+    }
+}
+
+/// The inner service of the calls by key.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tools;
+
+impl Service<&'static ToolCall> for Tools {
+    type Response = u64;
+    type Error = Failed;
+    type Future = Ready<Result<u64, Failed>>;
+
+    #[inline]
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Failed>> {
+        Poll::Ready(Ok(()))
+    }
+
+    #[inline]
+    fn call(&mut self, request: &'static ToolCall) -> Self::Future {
+        ready(if request.argument == POISON {
+            Err(Failed)
+        } else {
+            Ok(request.argument)
+        })
+    }
+}
+
+/// One call, driven to its end. A future or a service that waits is asked again at once: on one thread nothing
+/// here ever waits, and on two a peer with an asynchronous lock may.
+///
+/// # Errors
+///
+/// What the service answers, from `poll_ready` or from the call.
+#[inline(always)]
+pub fn drive<S, R>(service: &mut S, request: R) -> Result<S::Response, S::Error>
+where
+    S: Service<R>,
+{
+    let mut context = Context::from_waker(Waker::noop());
+    loop {
+        match service.poll_ready(&mut context) {
+            Poll::Ready(Ok(())) => break,
+            Poll::Ready(Err(error)) => return Err(error),
+            Poll::Pending => std::hint::spin_loop(),
+        }
+    }
+    let mut future = pin!(service.call(black_box(request)));
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(result) => return black_box(result),
+            Poll::Pending => std::hint::spin_loop(),
+        }
+    }
+}
+
+/// `calls` calls that succeed, or that are refused when the service's circuit is open.
+#[inline(always)]
+pub fn calls<S: Service<u64>>(service: &mut S, calls: u64) {
+    for request in 0..calls {
+        let _ = drive(service, request);
+    }
+}
+
+/// `calls` calls that succeed and fail by turns.
+#[inline(always)]
+pub fn calls_by_turns<S: Service<u64>>(service: &mut S, calls: u64) {
+    for _ in 0..calls / 2 {
+        let _ = drive(service, 0);
+        let _ = drive(service, POISON);
+    }
+}
+
+/// `rounds` times one call of each tool.
+#[inline(always)]
+pub fn calls_by_key<S: Service<&'static ToolCall>>(
+    service: &mut S,
+    tools: &'static [ToolCall],
+    rounds: u64,
+) {
+    for _ in 0..rounds {
+        for tool in tools {
+            let _ = drive(service, tool);
+        }
+    }
+}

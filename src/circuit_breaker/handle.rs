@@ -1,0 +1,260 @@
+//! Handles: the circuit without the service.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::hash::Hash;
+
+use super::circuit::{Circuit, CircuitBreakerSnapshot};
+use super::gate::{self, Circuits};
+use super::permit::{Admission, Permit};
+use crate::cell::{Anchor, Cell};
+use crate::event::State;
+use crate::machine::Machine;
+use crate::refusal::Refusal;
+use crate::sync::Arc;
+
+/// A handle on the circuit of a [`CircuitBreakerLayer`](super::CircuitBreakerLayer): to look at it, to move it by hand, and to guard code that is not a service.
+///
+/// # Examples
+///
+/// ```
+/// # use tower_breaker::{CircuitBreakerLayer, Refusal};
+/// # fn ask_the_tool() -> Result<u32, std::io::Error> { Ok(42) }
+/// # fn run() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// let breaker = CircuitBreakerLayer::new().name("search").handle();
+///
+/// let permit = breaker.try_acquire()?;
+/// match ask_the_tool() {
+///     Ok(answer) => {
+///         permit.success();
+///         println!("{answer}");
+///     }
+///     Err(err) => {
+///         permit.failure();
+///         return Err(err.into());
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// # run().unwrap();
+/// ```
+#[derive(Clone)]
+pub struct CircuitBreakerHandle {
+    anchor: Arc<Anchor<Circuit>>,
+}
+
+impl CircuitBreakerHandle {
+    pub(super) fn new(anchor: &Arc<Anchor<Circuit>>) -> Self {
+        Self {
+            anchor: Arc::clone(anchor),
+        }
+    }
+
+    fn cell(&self) -> &Cell<Circuit> {
+        self.anchor.cell()
+    }
+
+    /// The oracle: whether [`try_acquire`](Self::try_acquire) would grant a permit now. It changes nothing, however often it is asked.
+    #[must_use]
+    pub fn would_allow(&self) -> bool {
+        gate::would_allow(self.cell())
+    }
+
+    /// The gate: grants a permit for one call. When a cooldown is over it is the probe's.
+    ///
+    /// Under `observe_only` a permit that records nothing stands for a refusal.
+    ///
+    /// # Errors
+    ///
+    /// The refusal, if the circuit is open or another call is the probe.
+    pub fn try_acquire(&self) -> Result<Permit, Refusal> {
+        let cell = self.cell();
+        match gate::acquire(cell) {
+            Ok(ticket) => Ok(Admission::new(Arc::clone(&self.anchor), ticket)),
+            Err(denied) => gate::deny(cell, denied),
+        }
+        .map(Permit::new)
+    }
+
+    /// The state as it is now: a probe whose lease is over has opened the circuit, noticed or not.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.snapshot().state
+    }
+
+    /// The circuit as it is now.
+    #[must_use]
+    pub fn snapshot(&self) -> CircuitBreakerSnapshot {
+        snapshot(self.cell())
+    }
+
+    /// Closes the circuit and forgets everything, in every state. Results of calls that are in flight are stale.
+    pub fn reset(&self) {
+        reset(self.cell());
+    }
+
+    /// Pins the circuit open, until [`reset`](Self::reset).
+    pub fn force_open(&self) {
+        force_open(self.cell());
+    }
+}
+
+impl fmt::Debug for CircuitBreakerHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CircuitBreakerHandle")
+            .field("circuit", &self.anchor)
+            .finish()
+    }
+}
+
+fn snapshot(cell: &Cell<Circuit>) -> CircuitBreakerSnapshot {
+    let now = cell.now();
+    cell.look(|circuit, word, rules| circuit.snapshot(word, rules, now))
+}
+
+fn reset(cell: &Cell<Circuit>) {
+    cell.step(Circuit::reset);
+}
+
+fn force_open(cell: &Cell<Circuit>) {
+    cell.step(|circuit, _, notes| circuit.force_open(notes));
+}
+
+/// A handle on the circuits of a layer with one per key. Everything is asked with a key; questions make no circuit.
+pub struct KeyedCircuitBreakerHandle<K> {
+    circuits: Arc<Circuits<K>>,
+}
+
+impl<K> KeyedCircuitBreakerHandle<K> {
+    pub(super) fn new(circuits: &Arc<Circuits<K>>) -> Self {
+        Self {
+            circuits: Arc::clone(circuits),
+        }
+    }
+}
+
+impl<K: Hash + Eq + Clone> KeyedCircuitBreakerHandle<K> {
+    /// The oracle: whether [`try_acquire`](Self::try_acquire) would grant a permit now. It changes nothing, however often it is asked.
+    #[must_use]
+    pub fn would_allow<Q>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.circuits
+            .store()
+            .peek(key)
+            .is_none_or(|anchor| gate::would_allow(anchor.cell()))
+    }
+
+    /// The gate: grants a permit for one call with this key. When a cooldown is over it is the probe's.
+    ///
+    /// A permit that records nothing stands for a refusal under `observe_only`, and for a key that finds every circuit live.
+    ///
+    /// # Errors
+    ///
+    /// The refusal, if the circuit is open or another call is the probe.
+    pub fn try_acquire<Q>(&self, key: &Q) -> Result<Permit, Refusal>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        self.circuits.admit(key, || key.to_owned()).map(Permit::new)
+    }
+
+    /// The state as it is now; closed for a key without a circuit.
+    #[must_use]
+    pub fn state<Q>(&self, key: &Q) -> State
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.snapshot(key).state
+    }
+
+    /// The circuit as it is now; as new for a key without one.
+    #[must_use]
+    pub fn snapshot<Q>(&self, key: &Q) -> CircuitBreakerSnapshot
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        if let Some(anchor) = self.circuits.store().peek(key) {
+            return snapshot(anchor.cell());
+        }
+        let rules = self.circuits.rules();
+        let circuit = Circuit::new(rules, 0);
+        circuit.snapshot(circuit.word(), rules, self.circuits.now())
+    }
+
+    /// Closes the key's circuit, if it has one, and forgets everything, in every state.
+    pub fn reset<Q>(&self, key: &Q)
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        if let Some(anchor) = self.circuits.store().peek(key) {
+            reset(anchor.cell());
+        }
+    }
+
+    /// Pins the key's circuit open, until [`reset`](Self::reset). It is made if need be. Answers `false` if it could not be, because every
+    /// circuit in the store is live.
+    pub fn force_open<Q>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        let store = self.circuits.store();
+        let Some(anchor) = store
+            .get(key)
+            .or_else(|| self.circuits.get_or_insert(key.to_owned()))
+        else {
+            return false;
+        };
+        force_open(anchor.cell());
+        true
+    }
+
+    /// Takes the key's circuit out of the store, whatever its state; the next call with the key finds a new one. Results of calls in flight are
+    /// lost. Answers whether there was one.
+    pub fn forget<Q>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.circuits.store().forget(key)
+    }
+
+    /// The keys that have a circuit, in no particular order.
+    #[must_use]
+    pub fn keys(&self) -> Vec<K> {
+        self.circuits.store().keys()
+    }
+}
+
+impl KeyedCircuitBreakerHandle<String> {
+    /// Where a call for `name` would go now: `name` itself, or the first of its substitutes that would be let through; `None` if all would refuse.
+    /// It changes nothing.
+    #[must_use]
+    pub fn resolve<'a>(&'a self, name: &'a str) -> Option<&'a str> {
+        let substitutes = self.circuits.router().substitutes(name);
+        std::iter::once(name)
+            .chain(substitutes.iter().map(String::as_str))
+            .find(|name| self.would_allow(*name))
+    }
+}
+
+impl<K> Clone for KeyedCircuitBreakerHandle<K> {
+    fn clone(&self) -> Self {
+        Self::new(&self.circuits)
+    }
+}
+
+impl<K> fmt::Debug for KeyedCircuitBreakerHandle<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyedCircuitBreakerHandle")
+            .field("circuits", &self.circuits)
+            .finish()
+    }
+}

@@ -1,0 +1,499 @@
+//! The layer, which is also the builder.
+
+use std::borrow::{Borrow, Cow};
+use std::fmt;
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::sync::Arc as StdArc;
+use std::time::Duration;
+
+use tower_layer::Layer;
+
+use super::circuit::{Backoff, Rate, Rules};
+use super::gate::{Borrowed, Circuits, One, Owned, PerKey, Renew, Routed};
+use super::handle::{CircuitBreakerHandle, KeyedCircuitBreakerHandle};
+use super::service::CircuitBreaker;
+use super::{Cancelled, WhenOpen, Window};
+use crate::cell::Shared;
+use crate::clock::Clock;
+use crate::event::{Observe, Observers};
+use crate::health_router::HealthRouter;
+use crate::outcome::ErrorsAsFailures;
+use crate::refusal::{AsBoxError, Name, RefuseWith};
+use crate::sync::Arc;
+
+/// Puts a circuit, or one circuit per key, in front of a service.
+///
+/// The layer is the builder: [`new`](Self::new) has good defaults, setters change them. **The state lives in the layer.** Every service that it makes
+/// and every clone of it share one circuit, as frameworks that layer per route or per request need; a setter gives the
+/// layer state of its own. So set first, and take services and the [`handle`](Self::handle) last.
+///
+/// See the [module documentation](super) for what the circuit does.
+#[must_use = "a layer does nothing until it is given a service"]
+pub struct CircuitBreakerLayer<C = ErrorsAsFailures, R = AsBoxError, G = One> {
+    settings: Settings,
+    gate: G,
+    classify: C,
+    refuse: R,
+}
+
+#[derive(Clone)]
+struct Settings {
+    shared: Shared<Rules>,
+    name: Option<Name>,
+    seed: u64,
+}
+
+impl CircuitBreakerLayer {
+    /// One circuit with the default settings: 3 failures in a row trip it, the cooldown and a probe's lease are 30 s, and one
+    /// successful probe closes it.
+    pub fn new() -> Self {
+        let settings = Settings {
+            shared: Shared {
+                rules: Rules::default(),
+                clock: Clock::start(),
+                observers: Observers::default(),
+            },
+            name: None,
+            seed: RandomState::new().build_hasher().finish(),
+        };
+        Self {
+            gate: settings.one(),
+            settings,
+            classify: ErrorsAsFailures,
+            refuse: AsBoxError,
+        }
+    }
+}
+
+impl Settings {
+    fn one(&self) -> One {
+        One::made(
+            &Arc::new(self.shared.clone()),
+            self.name.as_ref(),
+            self.seed,
+        )
+    }
+
+    fn circuits<K: Hash + Eq + Clone>(
+        &self,
+        capacity: usize,
+        name_of: Option<fn(&K) -> Name>,
+    ) -> Circuits<K> {
+        assert!(capacity > 0, "`capacity` must be at least 1, not 0");
+        let shared = Arc::new(self.shared.clone());
+        Circuits::new(capacity, name_of, shared, self.name.clone(), self.seed)
+    }
+}
+
+impl Default for CircuitBreakerLayer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[allow(private_bounds)] // Which gates there are is ours.
+impl<C, R, G: Renew> CircuitBreakerLayer<C, R, G> {
+    /// Names what is guarded. The name is part of refusals and of events. With a circuit per key, a key that names its circuit goes before.
+    ///
+    /// Default: no name.
+    pub fn name(self, name: impl Into<Cow<'static, str>>) -> Self {
+        let name = Name::from(name.into());
+        self.set(|settings| settings.name = Some(name))
+    }
+
+    /// How many calls must fail in a row to trip the circuit.
+    ///
+    /// Default: 3. It forgives one failure and its retry, and still spares the fourth call.
+    ///
+    /// # Panics
+    ///
+    /// If `failures` is 0.
+    pub fn failure_threshold(self, failures: u32) -> Self {
+        assert!(
+            failures > 0,
+            "`failure_threshold` must be at least 1, not 0"
+        );
+        self.set_rules(|rules| rules.failure_threshold = failures)
+    }
+
+    /// The cooldown: how long an open circuit refuses before one call may probe. [`Duration::ZERO`] makes the very next call the probe; with
+    /// [`Duration::MAX`] the circuit stays open until a reset.
+    ///
+    /// Default: 30 s.
+    pub fn recovery_duration(self, cooldown: Duration) -> Self {
+        self.set_rules(|rules| rules.recovery_duration = cooldown)
+    }
+
+    /// The lease: how long a probe may take before it counts as failed. Keep it longer than the longest call that may succeed, or such a
+    /// call can never close the circuit. With [`Duration::MAX`] a probe that never ends holds its slot until a reset.
+    ///
+    /// Default: 30 s.
+    ///
+    /// # Panics
+    ///
+    /// If `lease` is zero: no probe could ever succeed.
+    pub fn probe_timeout(self, lease: Duration) -> Self {
+        assert!(!lease.is_zero(), "`probe_timeout` must be longer than 0 s");
+        self.set_rules(|rules| rules.probe_timeout = lease)
+    }
+
+    /// How many probes must succeed, one after the other, to close the circuit.
+    ///
+    /// Default: 1.
+    ///
+    /// # Panics
+    ///
+    /// If `probes` is 0.
+    pub fn success_threshold(self, probes: u32) -> Self {
+        assert!(probes > 0, "`success_threshold` must be at least 1, not 0");
+        self.set_rules(|rules| rules.success_threshold = probes)
+    }
+
+    /// What a call says that was dropped before its verdict.
+    ///
+    /// Default: [`Cancelled::Ignore`].
+    pub fn on_cancel(self, rule: Cancelled) -> Self {
+        self.set_rules(|rules| rules.on_cancel = rule)
+    }
+
+    /// Multiplies the cooldown by `factor` after every failed probe, up to `max`. It starts anew when the circuit closes. A
+    /// `max` below the recovery duration stops the growth at once.
+    ///
+    /// Default: the cooldown does not grow.
+    ///
+    /// # Panics
+    ///
+    /// If `factor` is not a finite number of at least 1.
+    pub fn backoff(self, factor: impl Into<f64>, max: Duration) -> Self {
+        let factor = factor.into();
+        assert!(
+            factor.is_finite() && factor >= 1.0,
+            "`backoff` needs a finite factor of at least 1, not {factor}"
+        );
+        self.set_rules(|rules| rules.backoff = Some(Backoff { factor, max }))
+    }
+
+    /// Lengthens each cooldown by a random part of up to `fraction` of it, so that many circuits that tripped together do not probe
+    /// together. It comes on top of a `backoff`'s `max`, and never shortens anything.
+    ///
+    /// Default: 0.
+    ///
+    /// # Panics
+    ///
+    /// If `fraction` is not a finite number of at least 0.
+    pub fn jitter(self, fraction: impl Into<f64>) -> Self {
+        let fraction = fraction.into();
+        assert!(
+            fraction.is_finite() && fraction >= 0.0,
+            "`jitter` needs a finite fraction of at least 0, not {fraction}"
+        );
+        self.set_rules(|rules| rules.jitter = fraction)
+    }
+
+    /// Makes the jitter repeatable: the same seed gives the same cooldowns, for each key its own.
+    ///
+    /// Default: a random seed for each layer.
+    pub fn jitter_seed(self, seed: u64) -> Self {
+        self.set(|settings| settings.seed = seed)
+    }
+
+    /// Trips also when at least `fraction` of the calls in `window` failed, once the window holds
+    /// [`minimum_calls`](Self::minimum_calls). Neutral results do not count. The window is emptied when the circuit
+    /// closes.
+    ///
+    /// Default: off. With it on, every result takes the circuit's lock.
+    ///
+    /// # Panics
+    ///
+    /// If `fraction` is not above 0 and at most 1, or `window` is empty.
+    pub fn failure_rate(self, fraction: impl Into<f64>, window: Window) -> Self {
+        let fraction = fraction.into();
+        assert!(
+            fraction > 0.0 && fraction <= 1.0,
+            "`failure_rate` needs a fraction above 0 and at most 1, not {fraction}"
+        );
+        let empty = matches!(window, Window::Calls(0) | Window::Time(Duration::ZERO));
+        assert!(
+            !empty,
+            "`failure_rate` needs a window that is not empty, not {window:?}"
+        );
+        self.set_rules(|rules| rules.rate = Some(Rate { fraction, window }))
+    }
+
+    /// How many calls the window of [`failure_rate`](Self::failure_rate) must hold before the rate counts. A window of fewer calls must be
+    /// full.
+    ///
+    /// Default: 10.
+    ///
+    /// # Panics
+    ///
+    /// If `calls` is 0.
+    pub fn minimum_calls(self, calls: u32) -> Self {
+        assert!(calls > 0, "`minimum_calls` must be at least 1, not 0");
+        self.set_rules(|rules| rules.minimum_calls = calls)
+    }
+
+    /// Counts a success that took at least `limit` as a transient failure. With [`Duration::MAX`] none does.
+    ///
+    /// Default: off. With it on, every call reads the clock when it is admitted, and every success once more.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is zero: no call could ever succeed.
+    pub fn slow_call(self, limit: Duration) -> Self {
+        assert!(!limit.is_zero(), "`slow_call` must be longer than 0 s");
+        self.set_rules(|rules| rules.slow_call = Some(limit))
+    }
+
+    /// The longest that a failure's `retry_after` is heeded. [`Duration::ZERO`] heeds none.
+    ///
+    /// Default: 5 min.
+    pub fn retry_after_cap(self, cap: Duration) -> Self {
+        self.set_rules(|rules| rules.retry_after_cap = cap)
+    }
+
+    /// Refuses nothing. The circuit moves as if it did, and events tell what it would have refused; such a call runs without a permit, and its
+    /// result is not recorded.
+    ///
+    /// Default: off.
+    pub fn observe_only(self) -> Self {
+        self.set_rules(|rules| rules.observe_only = true)
+    }
+
+    /// Adds an observer: a closure over `&Event<'_>`, or a type of the trait. Several may be added.
+    pub fn observe(self, observer: impl Observe + Send + Sync + 'static) -> Self {
+        self.set(|settings| settings.shared.observers.add(StdArc::new(observer)))
+    }
+
+    /// Decides what a result says of the guarded thing: a closure over `Result<&Response, &Error>`, or a type of
+    /// [`Classify`](crate::Classify). A circuit breaker clones it into every call.
+    ///
+    /// Default: [`ErrorsAsFailures`].
+    pub fn classify<D>(self, classify: D) -> CircuitBreakerLayer<D, R, G> {
+        CircuitBreakerLayer {
+            gate: self.settings.renew(self.gate),
+            settings: self.settings,
+            classify,
+            refuse: self.refuse,
+        }
+    }
+
+    /// Decides what becomes of a refused call: [`AsBoxError`], [`IntoError`](crate::IntoError), or a type of
+    /// [`Refuse`](crate::Refuse) of your own.
+    ///
+    /// Default: [`AsBoxError`].
+    pub fn refuse<P>(self, refuse: P) -> CircuitBreakerLayer<C, P, G> {
+        CircuitBreakerLayer {
+            gate: self.settings.renew(self.gate),
+            settings: self.settings,
+            classify: self.classify,
+            refuse,
+        }
+    }
+
+    /// Answers a refused call with what a closure makes of it, `Fn(Request, Refusal) -> Result<Response, Error>`. The service's error
+    /// type stays as it is, `Infallible` included.
+    ///
+    /// Every layer outside takes such a response for a success. So use it for a layer that stands alone or outermost; inside a
+    /// stack, refuse with errors.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::convert::Infallible;
+    /// # use tower_breaker::{CircuitBreakerLayer, Refusal};
+    /// let layer = CircuitBreakerLayer::new().name("search").refuse_with(
+    ///     |_query: String, refusal: Refusal| Ok::<_, Infallible>(refusal.to_string()),
+    /// );
+    /// # let _ = layer;
+    /// ```
+    pub fn refuse_with<F>(self, f: F) -> CircuitBreakerLayer<C, RefuseWith<F>, G> {
+        self.refuse(RefuseWith::new(f))
+    }
+
+    fn set_rules(self, f: impl FnOnce(&mut Rules)) -> Self {
+        self.set(|settings| f(&mut settings.shared.rules))
+    }
+
+    fn set(mut self, f: impl FnOnce(&mut Settings)) -> Self {
+        f(&mut self.settings);
+        self.gate = self.settings.renew(self.gate);
+        self
+    }
+}
+
+impl Settings {
+    fn renew<G: Renew>(&self, gate: G) -> G {
+        gate.renew(
+            &Arc::new(self.shared.clone()),
+            self.name.as_ref(),
+            self.seed,
+        )
+    }
+}
+
+impl<C, R> CircuitBreakerLayer<C, R> {
+    /// What `poll_ready` does while the circuit is open.
+    ///
+    /// Default: [`WhenOpen::Refuse`].
+    pub fn when_open(self, when_open: WhenOpen) -> Self {
+        self.set_rules(|rules| rules.when_open = when_open)
+    }
+
+    /// One circuit for each key that the request holds, at most `capacity` of them. The key names its circuit, by its `Display`.
+    ///
+    /// A key is cloned only when its circuit is made. Circuits that are closed, clean and idle are evicted first, the least
+    /// recently used one first; then those that are not, but where nothing runs any more. One with a call in flight, a cooldown or a lease that still runs, or one pinned open is never
+    /// evicted; while all are such, a new key is served unguarded, and an event says so.
+    ///
+    /// Keys are kept whole, so bound their length where a stranger chooses them.
+    /// [`when_open`](Self::when_open) has no meaning here: the key is not known when readiness is asked for.
+    ///
+    /// # Panics
+    ///
+    /// If `capacity` is 0.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tower_breaker::CircuitBreakerLayer;
+    /// struct ToolCall { name: String }
+    ///
+    /// let layer = CircuitBreakerLayer::new().per_key(|call: &ToolCall| call.name.as_str(), 1_000);
+    /// let handle = layer.handle();
+    /// assert!(handle.would_allow("search"));
+    /// ```
+    pub fn per_key<Req, Q, F>(
+        self,
+        key: F,
+        capacity: usize,
+    ) -> CircuitBreakerLayer<C, R, PerKey<Q::Owned, Borrowed<F, Q>>>
+    where
+        F: Fn(&Req) -> &Q,
+        Q: Hash + Eq + ToOwned + fmt::Display + ?Sized,
+        Q::Owned: Hash + Eq + Clone,
+    {
+        let name_of: fn(&Q::Owned) -> Name = |key| {
+            let key: &Q = key.borrow();
+            Name::of_key(&key)
+        };
+        self.keyed(Borrowed::new(key), capacity, Some(name_of))
+    }
+
+    /// One circuit for each key made from the request, where the request does not hold it: a pair, for instance. Everything else is as in
+    /// [`per_key`](Self::per_key), but circuits are called as the layer is.
+    ///
+    /// # Panics
+    ///
+    /// If `capacity` is 0.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tower_breaker::CircuitBreakerLayer;
+    /// struct Ask { provider: String, model: String }
+    ///
+    /// let layer = CircuitBreakerLayer::new()
+    ///     .per_owned_key(|ask: &Ask| (ask.provider.clone(), ask.model.clone()), 100);
+    /// # let _ = layer;
+    /// ```
+    pub fn per_owned_key<Req, K, F>(
+        self,
+        key: F,
+        capacity: usize,
+    ) -> CircuitBreakerLayer<C, R, PerKey<K, Owned<F>>>
+    where
+        F: Fn(&Req) -> K,
+        K: Hash + Eq + Clone,
+    {
+        self.keyed(Owned::new(key), capacity, None)
+    }
+
+    fn keyed<K: Hash + Eq + Clone, S>(
+        self,
+        select: S,
+        capacity: usize,
+        name_of: Option<fn(&K) -> Name>,
+    ) -> CircuitBreakerLayer<C, R, PerKey<K, S>> {
+        let circuits = self.settings.circuits(capacity, name_of);
+        CircuitBreakerLayer {
+            settings: self.settings,
+            gate: PerKey::new(circuits, select),
+            classify: self.classify,
+            refuse: self.refuse,
+        }
+    }
+
+    /// A handle on the circuit. Take it last: a setter gives the layer state of its own.
+    #[must_use]
+    pub fn handle(&self) -> CircuitBreakerHandle {
+        CircuitBreakerHandle::new(self.gate.anchor())
+    }
+}
+
+impl<C, R, K, S> CircuitBreakerLayer<C, R, PerKey<K, S>> {
+    /// A handle on the circuits. Take it last: a setter gives the layer state of its own.
+    #[must_use]
+    pub fn handle(&self) -> KeyedCircuitBreakerHandle<K> {
+        KeyedCircuitBreakerHandle::new(self.gate.circuits())
+    }
+}
+
+impl<C, R, F> CircuitBreakerLayer<C, R, PerKey<String, Borrowed<F, str>>> {
+    /// Sends a call that its key's circuit refuses to the first of the key's substitutes whose circuit lets it through. `rewrite` puts the
+    /// substitute's name into the request. When all refuse, the refusal names the key that was asked for, and the shortest of the waits.
+    ///
+    /// See [`HealthRouter`] for an example.
+    pub fn substitute<Req, W>(
+        self,
+        router: HealthRouter,
+        rewrite: W,
+    ) -> CircuitBreakerLayer<C, R, PerKey<String, Routed<F, W>>>
+    where
+        W: Fn(&mut Req, &str),
+    {
+        let circuits = self.gate.circuits().with_router(router);
+        let key = self.gate.into_select();
+        CircuitBreakerLayer {
+            settings: self.settings,
+            gate: PerKey::new(circuits, Routed { key, rewrite }),
+            classify: self.classify,
+            refuse: self.refuse,
+        }
+    }
+}
+
+impl<S, C: Clone, R: Clone, G: Clone> Layer<S> for CircuitBreakerLayer<C, R, G> {
+    type Service = CircuitBreaker<S, C, R, G>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        CircuitBreaker::new(
+            inner,
+            self.gate.clone(),
+            self.classify.clone(),
+            self.refuse.clone(),
+        )
+    }
+}
+
+/// Clones share the circuit, until a setter gives one of them state of its own.
+impl<C: Clone, R: Clone, G: Clone> Clone for CircuitBreakerLayer<C, R, G> {
+    fn clone(&self) -> Self {
+        Self {
+            settings: self.settings.clone(),
+            gate: self.gate.clone(),
+            classify: self.classify.clone(),
+            refuse: self.refuse.clone(),
+        }
+    }
+}
+
+impl<C, R, G: fmt::Debug> fmt::Debug for CircuitBreakerLayer<C, R, G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CircuitBreakerLayer")
+            .field("name", &self.settings.name)
+            .field("rules", &self.settings.shared.rules)
+            .field("gate", &self.gate)
+            .finish_non_exhaustive()
+    }
+}

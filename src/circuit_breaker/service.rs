@@ -1,0 +1,120 @@
+//! The guarded service.
+
+use std::fmt;
+use std::task::{Context, Poll, ready};
+
+use tower_service::Service;
+
+use super::future::{ResponseFuture, failing_if_unwound};
+use super::gate::{Gate, One};
+use crate::outcome::{Classify, ErrorsAsFailures, Failure, Outcome};
+use crate::refusal::{AsBoxError, Refuse};
+
+/// A service behind a circuit, or behind one circuit per key.
+///
+/// See the [module documentation](super) for what it does.
+///
+/// It asks nothing of the inner service but that it is one: not `Clone`, not `Send`, not `'static`. The inner service that was polled
+/// ready is the one that is called, and one that was not is never called.
+///
+/// A service whose call is refused keeps what its inner service had reserved when it was polled ready, as in tower's
+/// `Filter`. Use it or drop it.
+pub struct CircuitBreaker<S, C = ErrorsAsFailures, R = AsBoxError, G = One> {
+    inner: S,
+    gate: G,
+    classify: C,
+    refuse: R,
+}
+
+impl<S, C, R, G> CircuitBreaker<S, C, R, G> {
+    pub(super) fn new(inner: S, gate: G, classify: C, refuse: R) -> Self {
+        Self {
+            inner,
+            gate,
+            classify,
+            refuse,
+        }
+    }
+
+    /// The inner service.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The inner service, mutably.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// Takes the inner service out.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
+#[allow(private_bounds)]
+impl<S, C, R, G, Req> Service<Req> for CircuitBreaker<S, C, R, G>
+where
+    S: Service<Req>,
+    C: Classify<S::Response, S::Error> + Clone,
+    R: Refuse<Req, S::Response, S::Error>,
+    G: Gate<Req>,
+{
+    type Response = S::Response;
+    type Error = R::Error;
+    type Future = ResponseFuture<S::Future, C, R, Req, Result<S::Response, R::Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        if !ready!(self.gate.poll_ask(cx)) {
+            // Refused at the next call. Inner readiness is not asked for, so that a service that is stuck cannot hold up the answer.
+            return Poll::Ready(Ok(()));
+        }
+        match self.inner.poll_ready(cx) {
+            Poll::Ready(Ok(())) => {
+                self.gate.readied();
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Err(err)) => {
+                // A service that will never be ready has failed, whatever its error says; the classifier may say how.
+                let failure = match self.classify.classify(Err(&err)) {
+                    Outcome::Failure(failure) => failure,
+                    Outcome::Success | Outcome::Neutral => Failure::transient(),
+                };
+                self.gate.readiness_failed(failure);
+                Poll::Ready(Err(R::convert(err)))
+            }
+            Poll::Pending => self.gate.poll_wait(cx).map(Ok),
+        }
+    }
+
+    fn call(&mut self, mut req: Req) -> Self::Future {
+        match self.gate.admit(&mut req) {
+            Ok(mut admission) => {
+                let future = failing_if_unwound(&mut admission, || self.inner.call(req));
+                ResponseFuture::called(future, admission, self.classify.clone())
+            }
+            Err(refusal) => ResponseFuture::refused(self.refuse.refuse(req, refusal)),
+        }
+    }
+}
+
+/// Clones share the circuit. New clones carry no readiness: each is polled ready for itself.
+impl<S: Clone, C: Clone, R: Clone, G: Clone> Clone for CircuitBreaker<S, C, R, G> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            gate: self.gate.clone(),
+            classify: self.classify.clone(),
+            refuse: self.refuse.clone(),
+        }
+    }
+}
+
+impl<S: fmt::Debug, C, R, G: fmt::Debug> fmt::Debug for CircuitBreaker<S, C, R, G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CircuitBreaker")
+            .field("inner", &self.inner)
+            .field("gate", &self.gate)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,305 @@
+//! What a layer tells those who watch it.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::outcome::Outcome;
+use crate::refusal::Refusal;
+
+/// The state of a circuit or of a fence. Displays in `snake_case`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum State {
+    /// Calls are let through.
+    Closed,
+    /// Calls are refused.
+    Open,
+    /// One call at a time is let through, to test recovery.
+    HalfOpen,
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            State::Closed => "closed",
+            State::Open => "open",
+            State::HalfOpen => "half_open",
+        })
+    }
+}
+
+/// Why a state changed. Displays in `snake_case`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum TransitionReason {
+    /// So many calls failed in a row.
+    FailureThreshold,
+    /// So large a part of the calls in the window failed.
+    FailureRate,
+    /// A call failed in a way that no later call would fare better.
+    FatalFailure,
+    /// The cooldown is over, and a call became the probe.
+    CooldownOver,
+    /// The probe succeeded, the last one that was asked for.
+    ProbeSucceeded,
+    /// The probe failed.
+    ProbeFailed,
+    /// The probe gave no verdict before its lease was over.
+    LeaseExpired,
+    /// Somebody pinned the circuit open.
+    ForcedOpen,
+    /// Somebody reset it.
+    Reset,
+}
+
+impl fmt::Display for TransitionReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            TransitionReason::FailureThreshold => "failure_threshold",
+            TransitionReason::FailureRate => "failure_rate",
+            TransitionReason::FatalFailure => "fatal_failure",
+            TransitionReason::CooldownOver => "cooldown_over",
+            TransitionReason::ProbeSucceeded => "probe_succeeded",
+            TransitionReason::ProbeFailed => "probe_failed",
+            TransitionReason::LeaseExpired => "lease_expired",
+            TransitionReason::ForcedOpen => "forced_open",
+            TransitionReason::Reset => "reset",
+        })
+    }
+}
+
+/// Something that happened in a layer, lent to an [`Observe`].
+///
+/// Transitions, started probes and expired leases of one circuit come in their order, one at a time. Everything else comes on the thread of
+/// the call it concerns, unordered against them.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// A circuit changed its state.
+    #[non_exhaustive]
+    Transition {
+        /// The circuit's name.
+        name: Option<&'a str>,
+        /// The state before.
+        from: State,
+        /// The state after.
+        to: State,
+        /// Why.
+        reason: TransitionReason,
+        /// The generation that begins with it.
+        generation: u32,
+    },
+    /// A call was admitted to test recovery.
+    #[non_exhaustive]
+    ProbeStarted {
+        /// The circuit's name.
+        name: Option<&'a str>,
+        /// The generation in which it was admitted.
+        generation: u32,
+        /// How long it may take.
+        lease: Duration,
+    },
+    /// A probe gave no verdict before its lease was over; it counts as failed.
+    #[non_exhaustive]
+    LeaseExpired {
+        /// The circuit's name.
+        name: Option<&'a str>,
+        /// The generation in which it was admitted.
+        generation: u32,
+    },
+    /// A verdict came from an older generation. A failure while open restarts the cooldown; nothing else changes.
+    #[non_exhaustive]
+    LateVerdict {
+        /// The circuit's name.
+        name: Option<&'a str>,
+        /// The generation in which the call was admitted.
+        generation: u32,
+        /// What its result said.
+        outcome: Outcome,
+    },
+    /// A call was refused, or would have been.
+    #[non_exhaustive]
+    Refused {
+        /// What the caller is told.
+        refusal: &'a Refusal,
+        /// Whether the call ran all the same, because the layer only observes.
+        observe_only: bool,
+    },
+    /// A call with a new key ran unguarded, because every circuit in the store is live.
+    #[non_exhaustive]
+    Unguarded {
+        /// The name that the key's circuit would have had.
+        name: Option<&'a str>,
+    },
+    /// A circuit that was not clean made room for another.
+    #[non_exhaustive]
+    Evicted {
+        /// The circuit's name.
+        name: Option<&'a str>,
+        /// The state it was in.
+        state: State,
+    },
+    /// Listeners were too slow for so many transitions that some of them were not kept.
+    #[non_exhaustive]
+    Missed {
+        /// The circuit's name.
+        name: Option<&'a str>,
+        /// How many events are missing before the next one.
+        count: u64,
+    },
+}
+
+impl<'a> Event<'a> {
+    /// The name of the circuit that it concerns.
+    #[must_use]
+    pub fn name(&self) -> Option<&'a str> {
+        match *self {
+            Event::Transition { name, .. }
+            | Event::ProbeStarted { name, .. }
+            | Event::LeaseExpired { name, .. }
+            | Event::LateVerdict { name, .. }
+            | Event::Unguarded { name }
+            | Event::Evicted { name, .. }
+            | Event::Missed { name, .. } => name,
+            Event::Refused { refusal, .. } => refusal.name(),
+        }
+    }
+}
+
+/// Watches a layer. Closures of the same shape are observers; annotate their argument.
+///
+/// Observers run after the new state is stored and outside every lock, so they may call back into the layer. They run on
+/// the thread of some call: keep them short. A panic in one is caught, and harms neither the state nor the other
+/// observers.
+pub trait Observe {
+    /// Takes note of `event`.
+    fn observe(&self, event: &Event<'_>);
+}
+
+impl<F: Fn(&Event<'_>)> Observe for F {
+    fn observe(&self, event: &Event<'_>) {
+        self(event);
+    }
+}
+
+/// The observers of one layer.
+#[derive(Clone, Default)]
+pub(crate) struct Observers(Vec<Arc<dyn Observe + Send + Sync>>);
+
+impl Observers {
+    pub(crate) fn add(&mut self, observer: Arc<dyn Observe + Send + Sync>) {
+        self.0.push(observer);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Tells every observer. Never panics: a panic here would leave a destructor, or an undelivered queue.
+    pub(crate) fn tell(&self, event: &Event<'_>) {
+        for observer in &self.0 {
+            if let Err(payload) = catch_unwind(AssertUnwindSafe(|| observer.observe(event))) {
+                // A payload's own destructor may panic too.
+                if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+                    std::mem::forget(again);
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Observers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} observers", self.0.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::refusal::{Name, Reason};
+    use std::sync::Mutex;
+
+    #[test]
+    fn every_event_knows_its_name() {
+        let refusal = Refusal::breaker(Reason::CircuitOpen).with_name(Some(Name::Static("x")));
+        let name = Some("x");
+        let events = [
+            Event::Transition {
+                name,
+                from: State::Closed,
+                to: State::Open,
+                reason: TransitionReason::Reset,
+                generation: 1,
+            },
+            Event::ProbeStarted {
+                name,
+                generation: 1,
+                lease: Duration::ZERO,
+            },
+            Event::LeaseExpired {
+                name,
+                generation: 1,
+            },
+            Event::LateVerdict {
+                name,
+                generation: 1,
+                outcome: Outcome::Neutral,
+            },
+            Event::Refused {
+                refusal: &refusal,
+                observe_only: false,
+            },
+            Event::Unguarded { name },
+            Event::Evicted {
+                name,
+                state: State::Open,
+            },
+            Event::Missed { name, count: 1 },
+        ];
+        for event in events {
+            assert_eq!(event.name(), name, "{event:?}");
+        }
+    }
+
+    #[test]
+    fn states_and_transition_reasons_display_in_snake_case() {
+        assert_eq!(State::Closed.to_string(), "closed");
+        assert_eq!(State::Open.to_string(), "open");
+        assert_eq!(State::HalfOpen.to_string(), "half_open");
+        for (reason, text) in [
+            (TransitionReason::FailureThreshold, "failure_threshold"),
+            (TransitionReason::FailureRate, "failure_rate"),
+            (TransitionReason::FatalFailure, "fatal_failure"),
+            (TransitionReason::CooldownOver, "cooldown_over"),
+            (TransitionReason::ProbeSucceeded, "probe_succeeded"),
+            (TransitionReason::ProbeFailed, "probe_failed"),
+            (TransitionReason::LeaseExpired, "lease_expired"),
+            (TransitionReason::ForcedOpen, "forced_open"),
+            (TransitionReason::Reset, "reset"),
+        ] {
+            assert_eq!(reason.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_panicking_observer_harms_no_other_even_when_its_payload_panics_too() {
+        struct Bomb;
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                std::panic::panic_any("bomb");
+            }
+        }
+        let seen = Arc::new(Mutex::new(0));
+        let mut observers = Observers::default();
+        assert!(observers.is_empty());
+        observers.add(Arc::new(|_: &Event<'_>| std::panic::panic_any(Bomb)));
+        let counter = Arc::clone(&seen);
+        observers.add(Arc::new(move |_: &Event<'_>| *counter.lock().unwrap() += 1));
+        assert!(!observers.is_empty());
+        observers.tell(&Event::Unguarded { name: None });
+        assert_eq!(*seen.lock().unwrap(), 1);
+        assert_eq!(format!("{observers:?}"), "2 observers");
+    }
+}

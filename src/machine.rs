@@ -1,0 +1,352 @@
+//! What a state machine is made of: the word that mirrors it, and the notes of what it did.
+//!
+//! The machines themselves are pure. They take the time as an argument, return decisions, and leave notes; [`cell`](crate::cell)
+//! locks them, publishes their word, wakes, and delivers.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use crate::clock::Moment;
+use crate::event::Event;
+use crate::outcome::FailureKind;
+
+/// A pure state machine that a [`Cell`](crate::cell::Cell) can hold.
+pub(crate) trait Machine {
+    /// How it decides; the same for all machines of one layer.
+    type Rules;
+    /// What it leaves for observers.
+    type Note: Copy;
+
+    /// The word that mirrors it.
+    fn word(&self) -> Word;
+
+    /// The moment that belongs to the word: when its phase runs out.
+    fn until(&self) -> Moment;
+
+    /// Takes over what lock-free callers counted in the word since it was published.
+    fn adopt(&mut self, word: Word);
+
+    /// Whether the store may evict it.
+    fn rest(&self, rules: &Self::Rules, now: Moment) -> Rest;
+
+    /// A note as observers see it.
+    fn event<'a>(note: Self::Note, name: Option<&'a str>, rules: &Self::Rules) -> Event<'a>;
+}
+
+/// Whether the store may evict a machine, calls in flight left aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rest {
+    /// As new: nothing is lost with it.
+    Clean,
+    /// It remembers something, but nothing that still runs.
+    Unclean,
+    /// A cooldown or a lease still runs, or it is pinned.
+    Live,
+}
+
+/// The 64 bits that mirror a machine: its generation, its phase, its streak and the kind of its last failure.
+///
+/// | bits | what |
+/// | --- | --- |
+/// | 0 | *busy*: the machine's lock is held by somebody who may change it; ask under the lock |
+/// | 1 | *plain*: a success, or a failure below the threshold, changes the streak and the last failure alone |
+/// | 2–4 | the phase; what it means is the machine's |
+/// | 5–6 | the kind of the last failure |
+/// | 7–31 | the streak, which stops at [`Word::FULL`] |
+/// | 32–63 | the generation |
+///
+/// A generation wraps after 2³² transitions; a call would have to be in flight across exactly as many to be taken for
+/// a current one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Word(u64);
+
+impl Word {
+    /// The streak from which on only the machine counts.
+    pub(crate) const FULL: u32 = (1 << 25) - 1;
+    pub(crate) const BUSY: Self = Self(1);
+
+    const PLAIN: u64 = 1 << 1;
+    const PHASE: u64 = 0b111 << 2;
+    const KIND: u64 = 0b11 << 5;
+    const STREAK: u64 = (Self::FULL as u64) << 7;
+    const GENERATION: u64 = (u32::MAX as u64) << 32;
+
+    pub(crate) fn new(generation: u32, phase: u8) -> Self {
+        Self(u64::from(generation) << 32 | (u64::from(phase) << 2 & Self::PHASE))
+    }
+
+    pub(crate) const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    pub(crate) const fn bits(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn plain(self, plain: bool) -> Self {
+        Self(self.0 & !Self::PLAIN | u64::from(plain) << 1)
+    }
+
+    pub(crate) fn with_streak(self, streak: u32) -> Self {
+        Self(self.0 & !Self::STREAK | u64::from(streak.min(Self::FULL)) << 7)
+    }
+
+    pub(crate) fn with_last(self, kind: Option<FailureKind>) -> Self {
+        let kind = match kind {
+            None => 0,
+            Some(FailureKind::Transient) => 1,
+            Some(FailureKind::RateLimited) => 2,
+            Some(FailureKind::Fatal) => 3,
+        };
+        Self(self.0 & !Self::KIND | kind << 5)
+    }
+
+    pub(crate) fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    pub(crate) fn phase(self) -> u8 {
+        ((self.0 & Self::PHASE) >> 2) as u8
+    }
+
+    pub(crate) fn streak(self) -> u32 {
+        ((self.0 & Self::STREAK) >> 7) as u32
+    }
+
+    pub(crate) fn last(self) -> Option<FailureKind> {
+        match (self.0 & Self::KIND) >> 5 {
+            0 => None,
+            1 => Some(FailureKind::Transient),
+            2 => Some(FailureKind::RateLimited),
+            _ => Some(FailureKind::Fatal),
+        }
+    }
+
+    pub(crate) fn is_busy(self) -> bool {
+        self.0 & Self::BUSY.0 != 0
+    }
+
+    /// Whether a result from `generation` is current, and changes the streak and the last failure alone.
+    pub(crate) fn is_plain_in(self, generation: u32) -> bool {
+        let mask = Self::GENERATION | Self::PLAIN | Self::BUSY.0;
+        self.0 & mask == u64::from(generation) << 32 | Self::PLAIN
+    }
+
+    /// Whether callers who wait for a transition have something new to see.
+    pub(crate) fn differs_for_waiters(self, other: Self) -> bool {
+        (self.0 ^ other.0) & (Self::GENERATION | Self::PHASE | Self::BUSY.0) != 0
+    }
+}
+
+impl fmt::Debug for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Word")
+            .field("generation", &self.generation())
+            .field("phase", &self.phase())
+            .field("streak", &self.streak())
+            .field("last", &self.last())
+            .field("plain", &(self.0 & Self::PLAIN != 0))
+            .field("busy", &self.is_busy())
+            .finish()
+    }
+}
+
+/// What a machine did, waiting to be told in order.
+///
+/// It keeps at most [`Notes::MOST`]; past that, with listeners slower than the transitions, further ones are only counted.
+#[derive(Debug)]
+pub(crate) struct Notes<N> {
+    queue: Option<Box<Queue<N>>>,
+}
+
+#[derive(Debug)]
+struct Queue<N> {
+    notes: VecDeque<Told<N>>,
+    missed: u64,
+    /// Somebody is telling them, one after the other.
+    delivering: bool,
+}
+
+/// What comes next for the observers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told<N> {
+    Note(N),
+    Missed(u64),
+}
+
+impl<N> Default for Notes<N> {
+    fn default() -> Self {
+        Self { queue: None }
+    }
+}
+
+impl<N: Copy> Notes<N> {
+    pub(crate) const MOST: usize = 1024;
+
+    pub(crate) fn push(&mut self, note: N) {
+        let queue = self.queue.get_or_insert_with(|| {
+            Box::new(Queue {
+                notes: VecDeque::new(),
+                missed: 0,
+                delivering: false,
+            })
+        });
+        if queue.notes.len() >= Self::MOST {
+            queue.missed += 1;
+            return;
+        }
+        if queue.missed > 0 {
+            queue.notes.push_back(Told::Missed(queue.missed));
+            queue.missed = 0;
+        }
+        queue.notes.push_back(Told::Note(note));
+    }
+
+    /// Throws away what nobody will be told.
+    pub(crate) fn discard(&mut self) {
+        self.queue = None;
+    }
+
+    /// Makes the caller the one who delivers, unless there is nothing to tell or somebody does it already.
+    pub(crate) fn begin(&mut self) -> bool {
+        match &mut self.queue {
+            Some(queue) if !queue.delivering && !queue.notes.is_empty() => {
+                queue.delivering = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The next thing to tell. With `None` the caller no longer delivers.
+    pub(crate) fn next(&mut self) -> Option<Told<N>> {
+        let queue = self.queue.as_mut()?;
+        let next = queue.notes.pop_front().or_else(|| {
+            let missed = std::mem::take(&mut queue.missed);
+            (missed > 0).then_some(Told::Missed(missed))
+        });
+        queue.delivering = next.is_some();
+        next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_keeps_each_of_its_parts_apart() {
+        let kinds = [
+            None,
+            Some(FailureKind::Transient),
+            Some(FailureKind::RateLimited),
+            Some(FailureKind::Fatal),
+        ];
+        for generation in [0, 1, u32::MAX] {
+            for phase in 0..8 {
+                for streak in [0, 1, Word::FULL] {
+                    for last in kinds {
+                        for plain in [false, true] {
+                            let word = Word::new(generation, phase)
+                                .with_last(kinds[3])
+                                .with_last(last)
+                                .with_streak(Word::FULL)
+                                .with_streak(streak)
+                                .plain(!plain)
+                                .plain(plain);
+                            assert_eq!(word.generation(), generation);
+                            assert_eq!(word.phase(), phase);
+                            assert_eq!(word.streak(), streak);
+                            assert_eq!(word.last(), last);
+                            assert_eq!(word.is_plain_in(generation), plain);
+                            assert!(!word.is_plain_in(generation.wrapping_add(1)));
+                            assert!(!word.is_busy());
+                            assert_eq!(Word::from_bits(word.bits()), word);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_streak_stops_at_the_words_limit() {
+        let word = Word::new(7, 2).with_streak(u32::MAX);
+        assert_eq!(word.streak(), Word::FULL);
+        assert_eq!((word.generation(), word.phase(), word.last()), (7, 2, None));
+    }
+
+    #[test]
+    fn waiters_see_a_new_generation_or_phase_and_nothing_else() {
+        let word = Word::new(7, 2);
+        assert!(word.differs_for_waiters(Word::new(8, 2)));
+        assert!(word.differs_for_waiters(Word::new(7, 3)));
+        assert!(word.differs_for_waiters(Word::BUSY));
+        let counted = word
+            .with_streak(1)
+            .with_last(Some(FailureKind::Fatal))
+            .plain(true);
+        assert!(!word.differs_for_waiters(counted));
+    }
+
+    #[test]
+    fn a_busy_word_is_never_plain() {
+        assert!(Word::BUSY.is_busy());
+        let busy = Word::from_bits(Word::new(3, 0).plain(true).bits() | Word::BUSY.bits());
+        assert!(!busy.is_plain_in(3));
+        assert_eq!(
+            format!("{:?}", Word::new(1, 2).with_streak(3)),
+            "Word { generation: 1, phase: 2, streak: 3, last: None, plain: false, busy: false }"
+        );
+    }
+
+    #[test]
+    fn notes_are_told_in_order_by_one_at_a_time() {
+        let mut notes = Notes::default();
+        assert!(!notes.begin());
+        assert_eq!(notes.next(), None);
+        notes.push(1);
+        notes.push(2);
+        assert!(notes.begin());
+        assert!(!notes.begin(), "somebody delivers already");
+        assert_eq!(notes.next(), Some(Told::Note(1)));
+        notes.push(3);
+        assert!(!notes.begin());
+        assert_eq!(notes.next(), Some(Told::Note(2)));
+        assert_eq!(notes.next(), Some(Told::Note(3)));
+        assert_eq!(notes.next(), None);
+        notes.push(4);
+        assert!(notes.begin(), "the last one stopped when there was no more");
+        notes.discard();
+        assert!(!notes.begin());
+    }
+
+    #[test]
+    fn notes_that_nobody_takes_are_bounded_and_counted() {
+        let mut notes = Notes::default();
+        for n in 0..Notes::<usize>::MOST + 10 {
+            notes.push(n);
+        }
+        assert!(notes.begin());
+        for n in 0..Notes::<usize>::MOST {
+            assert_eq!(notes.next(), Some(Told::Note(n)));
+        }
+        notes.push(5000);
+        assert_eq!(notes.next(), Some(Told::Missed(10)));
+        assert_eq!(notes.next(), Some(Told::Note(5000)));
+        assert_eq!(notes.next(), None);
+
+        for n in 0..=Notes::<usize>::MOST {
+            notes.push(n);
+        }
+        for n in 0..Notes::<usize>::MOST {
+            assert_eq!(notes.next(), Some(Told::Note(n)));
+        }
+        assert_eq!(
+            notes.next(),
+            Some(Told::Missed(1)),
+            "told even when nothing follows"
+        );
+        assert_eq!(notes.next(), None);
+    }
+}

@@ -1,0 +1,233 @@
+//! What a call's result says of the guarded thing, and who decides it.
+
+use std::any::Any;
+use std::fmt;
+use std::time::Duration;
+
+use crate::refusal;
+
+/// What a call's result says of the guarded thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// It works: a streak of failures ends here.
+    Success,
+    /// It does not work.
+    Failure(Failure),
+    /// The result says nothing of it, as when the caller made the mistake: a streak neither grows nor
+    /// ends, no cooldown moves, and a probe gives its slot back at once.
+    Neutral,
+}
+
+impl From<Failure> for Outcome {
+    fn from(failure: Failure) -> Self {
+        Outcome::Failure(failure)
+    }
+}
+
+/// A failure of the guarded thing: its kind, and how long it asked callers to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    kind: FailureKind,
+    retry_after: Option<Duration>,
+}
+
+impl Failure {
+    /// A failure that may be gone at the next call: an error, a timeout, a `503`.
+    #[must_use]
+    pub const fn transient() -> Self {
+        Self::of(FailureKind::Transient)
+    }
+
+    /// The guarded thing asked for fewer calls: a `429`.
+    #[must_use]
+    pub const fn rate_limited() -> Self {
+        Self::of(FailureKind::RateLimited)
+    }
+
+    /// No later call will fare better: the key is revoked, the quota spent, the model gone. It trips at once.
+    #[must_use]
+    pub const fn fatal() -> Self {
+        Self::of(FailureKind::Fatal)
+    }
+
+    const fn of(kind: FailureKind) -> Self {
+        Self {
+            kind,
+            retry_after: None,
+        }
+    }
+
+    /// Adds how long the guarded thing asked to be left alone. It can only lengthen a cooldown, and a layer's
+    /// `retry_after_cap` bounds it.
+    #[must_use]
+    pub const fn with_retry_after(mut self, retry_after: Duration) -> Self {
+        self.retry_after = Some(retry_after);
+        self
+    }
+
+    /// Which kind of failure it is.
+    #[must_use]
+    pub const fn kind(&self) -> FailureKind {
+        self.kind
+    }
+
+    /// How long the guarded thing asked to be left alone, if it did.
+    #[must_use]
+    pub const fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
+    }
+}
+
+/// The kinds of [`Failure`]. Displays in `snake_case`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FailureKind {
+    /// It may be gone at the next call.
+    Transient,
+    /// The guarded thing asked for fewer calls.
+    RateLimited,
+    /// No later call will fare better.
+    Fatal,
+}
+
+impl fmt::Display for FailureKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            FailureKind::Transient => "transient",
+            FailureKind::RateLimited => "rate_limited",
+            FailureKind::Fatal => "fatal",
+        })
+    }
+}
+
+/// Decides what a call's result says of the guarded thing.
+///
+/// Closures of the same shape are classifiers; annotate their argument. A classifier runs outside every lock. If it panics,
+/// the call counts as cancelled and the panic goes on to the caller.
+///
+/// # Examples
+///
+/// A tool that reports its errors inside a success:
+///
+/// ```
+/// use tower_breaker::{CircuitBreakerLayer, ErrorsAsFailures, Classify, Failure, Outcome};
+///
+/// struct ToolResult { is_error: bool }
+///
+/// let layer = CircuitBreakerLayer::new().classify(|result: Result<&ToolResult, &std::io::Error>| match result {
+///     Ok(answer) if answer.is_error => Outcome::Failure(Failure::transient()),
+///     other => ErrorsAsFailures.classify(other),
+/// });
+/// # let _ = layer;
+/// ```
+pub trait Classify<Res, E> {
+    /// What `result` says of the guarded thing.
+    fn classify(&self, result: Result<&Res, &E>) -> Outcome;
+}
+
+impl<F, Res, E> Classify<Res, E> for F
+where
+    F: Fn(Result<&Res, &E>) -> Outcome,
+{
+    fn classify(&self, result: Result<&Res, &E>) -> Outcome {
+        self(result)
+    }
+}
+
+/// The classifier of a circuit breaker and of a tripwire unless told otherwise: an error is a transient failure, everything else a
+/// success.
+///
+/// A [`Refusal`](crate::Refusal) of one of this crate's layers further inside is [`Outcome::Neutral`]: it
+/// says that a call was not attempted, and nothing of the thing itself. It is recognised as the service returns
+/// it: a `Refusal`, or a boxed error that holds one anywhere in its chain of sources. A typed error that hides one in
+/// its `source()` needs a classifier that looks, with [`Refusal::find`](crate::Refusal::find).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ErrorsAsFailures;
+
+impl<Res, E: 'static> Classify<Res, E> for ErrorsAsFailures {
+    fn classify(&self, result: Result<&Res, &E>) -> Outcome {
+        match result {
+            Ok(_) => Outcome::Success,
+            Err(err) if refusal::in_error(err as &dyn Any).is_some() => Outcome::Neutral,
+            Err(_) => Outcome::Failure(Failure::transient()),
+        }
+    }
+}
+
+/// The classifier of a fallback unless told otherwise: an error is a transient failure, and so is a refusal of one of this crate's
+/// layers further inside, because a model that is refused did not answer.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RefusalsAsFailures;
+
+impl<Res, E> Classify<Res, E> for RefusalsAsFailures {
+    fn classify(&self, result: Result<&Res, &E>) -> Outcome {
+        match result {
+            Ok(_) => Outcome::Success,
+            Err(_) => Outcome::Failure(Failure::transient()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::BoxError;
+    use crate::refusal::{Reason, Refusal};
+
+    type Answer = Result<(), BoxError>;
+
+    fn classify<C: Classify<(), BoxError>>(classifier: &C, answer: &Answer) -> Outcome {
+        classifier.classify(answer.as_ref())
+    }
+
+    fn refused() -> Answer {
+        Err(Refusal::breaker(Reason::CircuitOpen).into())
+    }
+
+    #[test]
+    fn an_error_is_a_transient_failure_and_a_response_a_success() {
+        assert_eq!(classify(&ErrorsAsFailures, &Ok(())), Outcome::Success);
+        let failure = Outcome::from(Failure::transient());
+        assert_eq!(classify(&ErrorsAsFailures, &Err("down".into())), failure);
+        assert_eq!(classify(&RefusalsAsFailures, &Ok(())), Outcome::Success);
+        assert_eq!(classify(&RefusalsAsFailures, &Err("down".into())), failure);
+    }
+
+    #[test]
+    fn a_refusal_from_further_inside_is_neutral_for_one_and_a_failure_for_the_other() {
+        assert_eq!(classify(&ErrorsAsFailures, &refused()), Outcome::Neutral);
+        assert_eq!(
+            classify(&RefusalsAsFailures, &refused()),
+            Outcome::Failure(Failure::transient())
+        );
+    }
+
+    #[test]
+    fn a_refusal_that_is_the_error_type_itself_is_neutral() {
+        let refusal = Refusal::breaker(Reason::CircuitOpen);
+        assert_eq!(
+            Classify::<(), Refusal>::classify(&ErrorsAsFailures, Err(&refusal)),
+            Outcome::Neutral
+        );
+    }
+
+    #[test]
+    fn a_failure_keeps_its_kind_and_its_hint() {
+        let hint = Duration::from_secs(7);
+        for (failure, kind, text) in [
+            (Failure::transient(), FailureKind::Transient, "transient"),
+            (
+                Failure::rate_limited(),
+                FailureKind::RateLimited,
+                "rate_limited",
+            ),
+            (Failure::fatal(), FailureKind::Fatal, "fatal"),
+        ] {
+            assert_eq!((failure.kind(), failure.retry_after()), (kind, None));
+            let hinted = failure.with_retry_after(hint);
+            assert_eq!((hinted.kind(), hinted.retry_after()), (kind, Some(hint)));
+            assert_eq!(kind.to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! `tower::retry` beside a breaker.
+
+use std::any::Any;
+
+use tower::retry::Policy;
+
+use crate::refusal;
+
+/// Keeps a retry policy from spending attempts on refusals: an open circuit stops the ladder.
+///
+/// For `retry(breaker(..))`. A refusal is handed to the caller as it is, and the wrapped policy does not see it. It is recognised as
+/// the service returns it: a [`Refusal`](crate::Refusal), or a boxed error that holds one in its chain of sources.
+///
+/// # Examples
+///
+/// ```
+/// use std::future;
+/// use tower::{BoxError, ServiceBuilder, retry::Policy, service_fn};
+/// use tower_breaker::{CircuitBreakerLayer, retry::SkipRefusals};
+///
+/// #[derive(Clone)]
+/// struct Attempts(u32);
+///
+/// impl Policy<String, String, BoxError> for Attempts {
+///     type Future = future::Ready<()>;
+///
+///     fn retry(&mut self, _: &mut String, result: &mut Result<String, BoxError>) -> Option<Self::Future> {
+///         self.0 = self.0.checked_sub(1)?;
+///         result.is_err().then(|| future::ready(()))
+///     }
+///
+///     fn clone_request(&mut self, req: &String) -> Option<String> {
+///         Some(req.clone())
+///     }
+/// }
+///
+/// let tool = ServiceBuilder::new()
+///     .retry(SkipRefusals(Attempts(5)))
+///     .layer(CircuitBreakerLayer::new())
+///     .service(service_fn(|query: String| async move { Ok::<_, BoxError>(query) }));
+/// # let _ = tool;
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SkipRefusals<P>(pub P);
+
+impl<P, Req, Res, E> Policy<Req, Res, E> for SkipRefusals<P>
+where
+    P: Policy<Req, Res, E>,
+    E: 'static,
+{
+    type Future = P::Future;
+
+    fn retry(&mut self, req: &mut Req, result: &mut Result<Res, E>) -> Option<Self::Future> {
+        match result {
+            Err(err) if refusal::in_error(err as &dyn Any).is_some() => None,
+            result => self.0.retry(req, result),
+        }
+    }
+
+    fn clone_request(&mut self, req: &Req) -> Option<Req> {
+        self.0.clone_request(req)
+    }
+}
