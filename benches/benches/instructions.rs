@@ -1,0 +1,121 @@
+//! Instructions per call beyond the bare service, with the limits that a change must not pass.
+//!
+//! Each benchmark makes [`CALLS`] calls, so the printed count divided by `CALLS` is the cost of one call, the
+//! bare service's included. callgrind does not see into the kernel's clock page, so a clock read counts as
+//! its call alone; `tests/clock_reads.rs` counts the reads themselves.
+
+use gungraun::prelude::*;
+use gungraun::{Callgrind, EventKind};
+use tower_breaker_benches::{
+    Inner, ToolCall, Tools, calls, calls_by_key, calls_by_turns,
+    guarded::{self, KEYS, warm},
+};
+use tower_service::Service;
+
+const CALLS: u64 = 10_000;
+
+/// What a bare call costs here: as it is, by turns, and with the walk over the tools. The limits below stand
+/// on these, so the bare runs have them as limits themselves.
+const BARE: u64 = 10;
+const BARE_BY_TURNS: u64 = 8;
+const BARE_PER_KEY: u64 = 11;
+
+/// What a run may cost beside its calls: the loop's start and end.
+const ONCE: u64 = 1_000;
+
+/// Limits a run of [`CALLS`] calls to so many instructions per call.
+fn limit(instructions: u64) -> LibraryBenchmarkConfig {
+    // Costs by address let `.ci/costs.py` count the locked ones.
+    let mut callgrind = Callgrind::with_args(["--dump-instr=yes"]);
+    callgrind
+        .format([EventKind::Ir])
+        .hard_limits([(EventKind::Ir, instructions * CALLS + ONCE)]);
+    let mut config = LibraryBenchmarkConfig::default();
+    config.tool(callgrind);
+    config
+}
+
+fn run<S: Service<u64>>(mut service: S) -> S {
+    calls(&mut service, CALLS);
+    service
+}
+
+fn run_by_turns<S: Service<u64>>(mut service: S) -> S {
+    calls_by_turns(&mut service, CALLS);
+    service
+}
+
+type ByKey<S> = (S, &'static [ToolCall]);
+
+fn tools<S: Service<&'static ToolCall>>(mut service: S) -> ByKey<S> {
+    let tools = ToolCall::many(KEYS);
+    calls_by_key(&mut service, tools, 2);
+    (service, tools)
+}
+
+fn run_by_key<S: Service<&'static ToolCall>>((mut service, tools): ByKey<S>) -> ByKey<S> {
+    calls_by_key(&mut service, tools, CALLS / KEYS as u64);
+    (service, tools)
+}
+
+#[library_benchmark]
+#[bench::success(args = (Inner), config = limit(BARE))]
+fn bare<S: Service<u64>>(service: S) -> S {
+    run(service)
+}
+
+#[library_benchmark]
+#[bench::success_and_failure(args = (Inner), config = limit(BARE_BY_TURNS))]
+fn bare_by_turns<S: Service<u64>>(service: S) -> S {
+    run_by_turns(service)
+}
+
+#[library_benchmark]
+#[bench::success(args = (tools(Tools)), config = limit(BARE_PER_KEY))]
+fn bare_per_key<S: Service<&'static ToolCall>>(service: ByKey<S>) -> ByKey<S> {
+    run_by_key(service)
+}
+
+#[library_benchmark]
+#[bench::success(args = (warm(guarded::closed_soft())), config = limit(BARE + 50))]
+#[bench::success_boxed_refusals(args = (warm(guarded::closed())), config = limit(BARE + 50))]
+fn closed<S: Service<u64>>(service: S) -> S {
+    run(service)
+}
+
+#[library_benchmark]
+#[bench::success_and_failure(args = (warm(guarded::tolerant())), config = limit(BARE_BY_TURNS + 80))]
+fn closed_by_turns<S: Service<u64>>(service: S) -> S {
+    run_by_turns(service)
+}
+
+#[library_benchmark]
+#[bench::no_name(args = (warm(guarded::open())), config = limit(BARE + 150))]
+#[bench::static_name(args = (warm(guarded::open_named())), config = limit(BARE + 150))]
+// Published, not promised: a name made at run time is shared, and the default refusal is a box.
+#[bench::run_time_name(args = (warm(guarded::open_named_at_run_time())), config = limit(BARE + 400))]
+#[bench::boxed(args = (warm(guarded::open_boxed())), config = limit(BARE + 800))]
+fn refusal<S: Service<u64>>(service: S) -> S {
+    run(service)
+}
+
+#[library_benchmark]
+#[bench::success(args = (tools(guarded::by_key())), config = limit(BARE_PER_KEY + 320))]
+fn per_key<S: Service<&'static ToolCall>>(service: ByKey<S>) -> ByKey<S> {
+    run_by_key(service)
+}
+
+library_benchmark_group!(
+    name = breaker,
+    benchmarks = [
+        bare,
+        bare_by_turns,
+        bare_per_key,
+        closed,
+        closed_by_turns,
+        refusal,
+        per_key
+    ]
+);
+
+main!(library_benchmark_groups = breaker);

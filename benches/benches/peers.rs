@@ -1,0 +1,174 @@
+//! What a call costs beside other circuit breakers, in wall-clock time: a comparison, never a gate.
+//!
+//! Times are minima of interleaved runs, so that a busy moment of the machine falls on all alike. Two threads
+//! are compared only with themselves: on one circuit against on a circuit each, in one run, with plain arithmetic
+//! as the control that says whether the two threads have two processors at all.
+
+use std::{
+    hint::black_box,
+    sync::Barrier,
+    thread,
+    time::{Duration, Instant},
+};
+
+use tower_breaker_benches::{
+    allocator::{Counting, allocated},
+    peers::{CONTENDERS, Contender, Runner},
+};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const CALLS: u64 = 100_000;
+const ROUNDS: usize = 40;
+
+type Make = fn() -> Box<dyn Runner>;
+
+#[derive(Clone, Copy)]
+struct Cost {
+    time: Duration,
+    allocations: f64,
+}
+
+impl Cost {
+    fn nanoseconds(self) -> f64 {
+        self.time.as_secs_f64() * 1e9 / CALLS as f64
+    }
+}
+
+/// The contenders' costs, one thread, their rounds interleaved.
+fn one_thread(contenders: &[(&'static str, Make)]) -> Vec<Cost> {
+    let mut runners: Vec<_> = contenders.iter().map(|(_, make)| make()).collect();
+    let mut costs: Vec<_> = runners
+        .iter_mut()
+        .map(|runner| {
+            runner.run(CALLS);
+            let ((), counted) = allocated(|| runner.run(CALLS));
+            Cost {
+                time: Duration::MAX,
+                allocations: counted.times as f64 / CALLS as f64,
+            }
+        })
+        .collect();
+    for _ in 0..ROUNDS {
+        for (runner, cost) in runners.iter_mut().zip(&mut costs) {
+            let start = Instant::now();
+            runner.run(CALLS);
+            cost.time = cost.time.min(start.elapsed());
+        }
+    }
+    costs
+}
+
+fn table(title: &str, contenders: &[(&'static str, Make)], ours: &str) {
+    let costs = one_thread(contenders);
+    let bare = costs[0].nanoseconds();
+    let of_ours = contenders
+        .iter()
+        .position(|(name, _)| *name == ours)
+        .map(|at| costs[at].nanoseconds());
+    println!("\n{title}, one thread");
+    println!(
+        "{:<28} {:>10} {:>12} {:>12} {:>12}",
+        "", "ns a call", "beyond bare", "allocations", "times ours"
+    );
+    for ((name, _), cost) in contenders.iter().zip(&costs) {
+        let ratio = of_ours.map_or(f64::NAN, |ours| cost.nanoseconds() / ours);
+        println!(
+            "{name:<28} {:>10.1} {:>12.1} {:>12.2} {ratio:>12.2}",
+            cost.nanoseconds(),
+            cost.nanoseconds() - bare,
+            cost.allocations,
+        );
+    }
+}
+
+/// How long both take, started together.
+fn both(first: impl FnOnce() + Send, second: impl FnOnce() + Send) -> Duration {
+    fn started_together(barrier: &Barrier, work: impl FnOnce()) {
+        barrier.wait();
+        work();
+        barrier.wait();
+    }
+
+    let barrier = Barrier::new(3);
+    thread::scope(|scope| {
+        scope.spawn(|| started_together(&barrier, first));
+        scope.spawn(|| started_together(&barrier, second));
+        barrier.wait();
+        let start = Instant::now();
+        barrier.wait();
+        start.elapsed()
+    })
+}
+
+/// The throughput of two threads on one circuit, as a part of that of two threads on a circuit each.
+fn shared(make: Make) -> f64 {
+    let (mut one, mut own) = (make(), make());
+    let mut another = one.another();
+    let (mut together, mut apart) = (Duration::MAX, Duration::MAX);
+    for _ in 0..ROUNDS {
+        together = together.min(both(|| one.run(CALLS), || another.run(CALLS)));
+        apart = apart.min(both(|| one.run(CALLS), || own.run(CALLS)));
+    }
+    apart.as_secs_f64() / together.as_secs_f64()
+}
+
+/// The throughput of one thread, as a part of each of two threads' that share nothing.
+fn control() -> f64 {
+    fn arithmetic() {
+        let mut number = black_box(1_u64);
+        for _ in 0..20 * CALLS {
+            number = black_box(
+                number
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1),
+            );
+        }
+    }
+    let (mut alone, mut two) = (Duration::MAX, Duration::MAX);
+    for _ in 0..ROUNDS {
+        let start = Instant::now();
+        arithmetic();
+        alone = alone.min(start.elapsed());
+        two = two.min(both(arithmetic, arithmetic));
+    }
+    alone.as_secs_f64() / two.as_secs_f64()
+}
+
+fn main() {
+    // `cargo test --benches` runs this too; there is nothing to test here.
+    if !std::env::args().any(|argument| argument == "--bench") {
+        return;
+    }
+
+    let ours = "tower-breaker";
+    let closed: Vec<(_, Make)> = CONTENDERS.iter().map(|c| (c.name, c.closed)).collect();
+    let bare: (_, Make) = (CONTENDERS[0].name, CONTENDERS[0].closed);
+    let open: Vec<(_, Make)> = std::iter::once(bare)
+        .chain(CONTENDERS.iter().filter_map(|c| Some((c.name, c.open?))))
+        .collect();
+    table("closed, success", &closed, ours);
+    table("open, refusal", &open, ours);
+
+    println!("\ntwo threads on one circuit, throughput against a circuit each");
+    println!("{:<28} {:>10} {:>10}", "", "success", "refusal");
+    let control = control();
+    println!(
+        "{:<28} {control:>10.2} {control:>10.2}",
+        "(control: arithmetic)"
+    );
+    for Contender {
+        name, closed, open, ..
+    } in &CONTENDERS[1..]
+    {
+        let success = shared(*closed);
+        let refusal = open.map_or(f64::NAN, shared);
+        println!("{name:<28} {success:>10.2} {refusal:>10.2}");
+    }
+
+    println!("\nThese guard a call instead of a service, and hold nothing across it:");
+    for Contender { name, .. } in CONTENDERS.iter().filter(|contender| !contender.service) {
+        println!("  {name}");
+    }
+}
