@@ -86,7 +86,7 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// Whether a verdict depends on how long the call ran.
+    /// Whether a verdict may depend on how long the call ran.
     pub(super) fn are_timed(&self) -> bool {
         self.slow_call.is_some() || matches!(self.on_cancel, Cancelled::FailureAfter(_))
     }
@@ -108,6 +108,7 @@ impl Rules {
     }
 
     /// What a result says, a success's time taken into account.
+    #[inline]
     pub(super) fn judge(&self, outcome: Outcome, ran: impl FnOnce() -> Duration) -> Outcome {
         match (outcome, self.slow_call) {
             (Outcome::Success, Some(slow)) if ran() >= slow => Failure::transient().into(),
@@ -166,6 +167,17 @@ impl Phase {
 pub(super) struct Ticket {
     pub(super) generation: u32,
     pub(super) role: Role,
+}
+
+impl Ticket {
+    /// The ticket of a call that `word` lets through with all others.
+    #[inline]
+    pub(super) fn ordinary(word: Word) -> Self {
+        Self {
+            generation: word.generation(),
+            role: Role::Ordinary,
+        }
+    }
 }
 
 /// An enum rather than a flag, so that the compiler has room in it to tell a future's variants apart.
@@ -265,6 +277,8 @@ pub(crate) struct Circuit {
     successes: u32,
     trips: u64,
     seed: u64,
+    /// Whether its verdicts may depend on how long a call ran.
+    timed: bool,
     tally: Option<Box<Tally>>,
 }
 
@@ -282,6 +296,7 @@ impl Circuit {
             successes: 0,
             trips: 0,
             seed,
+            timed: rules.are_timed(),
             tally: rules.rate.map(|rate| Box::new(Tally::new(rate.window))),
         }
     }
@@ -370,6 +385,7 @@ impl Circuit {
     // ===== verdicts =====
 
     /// What a verdict changes if that is the streak and the last failure alone; `None` if the machine must be asked.
+    #[inline]
     pub(super) fn shortcut(
         word: Word,
         ticket: Ticket,
@@ -384,8 +400,7 @@ impl Circuit {
             Outcome::Neutral => Some(word),
             Outcome::Failure(failure) => {
                 let streak = word.streak() + 1;
-                let plain = failure.retry_after().is_none() && failure.kind() != FailureKind::Fatal;
-                (plain && streak < rules.failure_threshold.min(Word::FULL))
+                (failure.is_plain() && streak < rules.failure_threshold.min(Word::FULL))
                     .then(|| word.with_streak(streak).with_last(Some(failure.kind())))
             }
         }
@@ -660,6 +675,7 @@ impl Machine for Circuit {
             .with_last(self.last)
             .with_streak(self.streak)
             .plain(plain)
+            .timed(self.timed)
     }
 
     fn until(&self) -> Moment {
