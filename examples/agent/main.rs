@@ -51,7 +51,10 @@ const TIMEOUT: Duration = Duration::from_millis(200);
 const PAUSES: &[Duration] = &[Duration::from_millis(25), Duration::from_millis(50)];
 
 /// The whole ladder, when every attempt times out.
-const LADDER: Duration = Duration::from_millis(200 + 25 + 200 + 50 + 200);
+const LADDER: Duration = TIMEOUT
+    .saturating_mul(3)
+    .saturating_add(PAUSES[0])
+    .saturating_add(PAUSES[1]);
 
 /// How long an open circuit refuses before it lets a probe through.
 const COOLDOWN: Duration = Duration::from_secs(1);

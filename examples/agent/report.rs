@@ -317,7 +317,7 @@ pub fn hold(
     check(
         circuit.state() == State::Closed && circuit.snapshot().streak == 0,
         &format_args!(
-            "it is closed again, having tripped {} times",
+            "it is closed again, and nothing is left of {} trips",
             circuit.snapshot().trips
         ),
     );
