@@ -29,7 +29,10 @@ pin_project! {
 }
 
 pin_project! {
+    // Three variants and not an `Option` in two, which would take room of its own: so it is never larger than the larger of
+    // what is called and 24 bytes, and the answer and 8.
     #[project = StateProj]
+    #[project_replace = StateOwned]
     enum State<F, C, T> {
         Called {
             #[pin]
@@ -39,8 +42,9 @@ pin_project! {
             classify: C,
         },
         Refused {
-            answer: Option<T>,
+            answer: T,
         },
+        Answered,
     }
 }
 
@@ -55,7 +59,6 @@ impl<F, C, R, Req, T> ResponseFuture<F, C, R, Req, T> {
     }
 
     pub(super) fn refused(answer: T) -> Self {
-        let answer = Some(answer);
         Self::of(State::Refused { answer })
     }
 
@@ -78,7 +81,8 @@ where
     #[allow(clippy::inline_always)] // It is polled in one place of a program; the call would cost a third of the whole.
     #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project().state.project() {
+        let mut state = self.project().state;
+        match state.as_mut().project() {
             StateProj::Called {
                 future,
                 admission,
@@ -92,17 +96,14 @@ where
                 }
                 Poll::Ready(result.map_err(R::convert))
             }
-            StateProj::Refused { answer } => Poll::Ready(take_refused(answer)),
+            StateProj::Refused { .. } | StateProj::Answered => {
+                match state.project_replace(State::Answered) {
+                    StateOwned::Refused { answer } => Poll::Ready(answer),
+                    #[allow(clippy::panic)] // Documented, as everywhere in the futures of tower.
+                    _ => panic!("`ResponseFuture` polled after it was ready"),
+                }
+            }
         }
-    }
-}
-
-#[cold]
-fn take_refused<T>(answer: &mut Option<T>) -> T {
-    match answer.take() {
-        Some(answer) => answer,
-        #[allow(clippy::panic)] // Documented, as everywhere in the futures of tower.
-        None => panic!("`ResponseFuture` polled after it was ready"),
     }
 }
 
@@ -147,7 +148,7 @@ impl<F: fmt::Debug, C, R, Req, T> fmt::Debug for ResponseFuture<F, C, R, Req, T>
             State::Called {
                 future, admission, ..
             } => debug.field("future", future).field("permit", admission),
-            State::Refused { .. } => debug.field("refused", &true),
+            State::Refused { .. } | State::Answered => debug.field("refused", &true),
         };
         debug.finish_non_exhaustive()
     }
