@@ -86,14 +86,17 @@ impl<M: Machine> Cell<M> {
         &self.shared.rules
     }
 
+    #[inline]
     pub(crate) fn now(&self) -> Moment {
         self.shared.clock.now()
     }
 
+    #[inline]
     pub(crate) fn name(&self) -> Option<&Name> {
         self.name.as_ref()
     }
 
+    #[inline]
     pub(crate) fn observed(&self) -> bool {
         !self.shared.observers.is_empty()
     }
@@ -111,12 +114,14 @@ impl<M: Machine> Cell<M> {
     }
 
     /// The word, to be followed by [`until`](Self::until).
+    #[inline]
     pub(crate) fn word_before_until(&self) -> Word {
         // Acquire: the moment that was published with it is there.
         Word::from_bits(self.word.load(Ordering::Acquire))
     }
 
     /// The moment that belongs to `word`, or `None` if the machine has moved since `word` was read.
+    #[inline]
     pub(crate) fn until(&self, word: Word) -> Option<Moment> {
         // Acquire, so that the second look at the word comes after: it would see the busy mark of a step whose moment was read here.
         let until = self.until.load(Ordering::Acquire);

@@ -131,24 +131,28 @@ impl Rules {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub(super) enum Phase {
-    Closed,
-    /// `until` is when a probe may go.
-    Open,
-    /// Half-open, the slot taken; `until` is the lease's end.
-    Probing,
+    Closed = 0,
     /// Half-open, the slot free.
-    Vacant,
+    Vacant = 1,
+    // From here on nobody is let through before `until`. One bit says so, which is all that a refusal has to look at.
+    /// `until` is when a probe may go.
+    Open = Self::SHUT,
+    /// Half-open, the slot taken; `until` is the lease's end.
+    Probing = Self::SHUT | 1,
     /// Pinned open by hand.
-    Forced,
+    Forced = Self::SHUT | 2,
 }
 
 impl Phase {
+    const SHUT: u8 = 0b100;
+
+    #[inline]
     fn of(word: Word) -> Self {
         match word.phase() {
             0 => Phase::Closed,
-            1 => Phase::Open,
-            2 => Phase::Probing,
-            3 => Phase::Vacant,
+            1 => Phase::Vacant,
+            0b100 => Phase::Open,
+            0b101 => Phase::Probing,
             _ => Phase::Forced,
         }
     }
@@ -203,6 +207,7 @@ impl Denied {
         last: None,
     };
 
+    #[inline]
     pub(super) fn refusal(self, name: Option<Name>) -> Refusal {
         Refusal::breaker(self.reason)
             .with_name(name)
@@ -357,6 +362,26 @@ impl Circuit {
         };
         let generation = word.generation();
         Some(Ok(Ticket { generation, role }))
+    }
+
+    /// Whether `word` lets nobody through before the moment that belongs to it. A busy word says no.
+    #[inline]
+    pub(super) fn is_shut(word: Word) -> bool {
+        word.phase() & Phase::SHUT != 0
+    }
+
+    /// The refusal of a call that a shut `word` does not let through for so many nanoseconds; `u64::MAX` if nobody knows for how long.
+    #[inline]
+    pub(super) fn shut_out(word: Word, left: u64, name: Option<&Name>) -> Refusal {
+        let reason = match Phase::of(word) {
+            Phase::Probing => Reason::ProbeInFlight,
+            Phase::Forced => Reason::ForcedOpen,
+            _ => Reason::CircuitOpen,
+        };
+        Refusal::breaker(reason)
+            .with_nanos_left(left)
+            .with_last_failure(word.last())
+            .with_name(name.cloned())
     }
 
     fn answer(

@@ -16,9 +16,10 @@ use super::WhenOpen;
 use super::circuit::{Circuit, Denied, Rules, Ticket};
 use super::permit::Admission;
 use crate::cell::{Anchor, Cell, Retired, Shared, Waiter};
-use crate::clock::Moment;
+use crate::clock::{Moment, nanos};
 use crate::event::Event;
 use crate::health_router::HealthRouter;
+use crate::machine::Word;
 use crate::outcome::Failure;
 use crate::refusal::{Name, Reason, Refusal};
 use crate::store::Store;
@@ -26,8 +27,8 @@ use crate::sync::Arc;
 
 type CircuitAnchor = Arc<Anchor<Circuit>>;
 
-/// An answer that was given when polled is looked at again, in `call`, if less than this was left of the wait.
-const NEAR: Duration = Duration::from_secs(1);
+/// An answer that was given when polled is looked at again, in `call`, if less than so many nanoseconds were left of the wait.
+const NEAR: u64 = 1_000_000_000;
 
 /// What a service asks before a call.
 pub(super) trait Gate<Req> {
@@ -45,6 +46,9 @@ pub(super) trait Gate<Req> {
 
     /// Admits a call that is let through with all others, so that nothing of the request has to be known.
     fn admit_at_once(&mut self) -> Option<Admission>;
+
+    /// Refuses a call to which [`poll_ask`](Self::poll_ask) said no, as far as that answer still holds and nobody else has to be told.
+    fn refuse_at_once(&mut self) -> Option<Refusal>;
 
     /// Asks the gate.
     fn admit(&mut self, req: &mut Req) -> Result<Admission, Refusal>;
@@ -149,6 +153,8 @@ pub struct One {
     ready: Readiness,
     /// Whose count `anchor` is.
     count: Count,
+    /// Whether it refuses at once: nobody has to be told, and neither does it only observe nor wait until the circuit closes.
+    at_once: bool,
 }
 
 /// Whose count a service's anchor is. Its own costs an allocation, so it is made when the service is called for the second time: a clone for a single
@@ -174,14 +180,21 @@ struct Waiting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Readiness {
     Unknown,
+    /// For nobody's: the next one is refused.
     Refused,
+    /// The same, with no more than a look at the word.
+    RefusedAtOnce,
     /// With whose count the call will be made.
     Ready(Count),
 }
 
 impl One {
     pub(super) fn new(anchor: CircuitAnchor) -> Self {
+        let rules = anchor.cell().rules();
         Self {
+            at_once: rules.when_open == WhenOpen::Refuse
+                && !rules.observe_only
+                && !anchor.cell().observed(),
             anchor,
             waiting: None,
             asked: Moment::START,
@@ -220,30 +233,48 @@ impl One {
         if cell.rules().observe_only {
             return Denied::NOT_READY;
         }
-        let mut now = Now::of(cell);
-        if ready == Readiness::Refused {
-            // The answer that was given then holds for this call; unless it was about to run out, the clock is not read again.
-            now.read = Some(self.asked);
-        }
+        // The answer that was given then holds for this call; unless it was about to run out, the clock is not read again.
+        let read = matches!(ready, Readiness::Refused | Readiness::RefusedAtOnce).then_some(self.asked);
+        let mut now = Now { cell, read };
         let mut answer = ask(cell, &mut now);
-        if matches!(answer, Err(denied) if denied.wait.is_some_and(|wait| wait < NEAR)) {
+        if matches!(answer, Err(denied) if denied.wait.is_some_and(|wait| nanos(wait) < NEAR)) {
             answer = ask(cell, &mut Now::of(cell));
         }
         answer.err().unwrap_or(Denied::NOT_READY)
     }
 
+    /// The answer was no: the next call is refused.
+    #[inline]
+    fn refuse_next(&mut self, asked: Moment, ready: Readiness) -> Poll<bool> {
+        self.asked = asked;
+        self.ready = ready;
+        Poll::Ready(false)
+    }
+
+    #[cold]
+    #[inline(never)]
     fn poll_ask_closely(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        self.poll_ask_at(cx, None)
+    }
+
+    /// [`poll_ask_closely`](Self::poll_ask_closely) for a caller who has read the time.
+    #[cold]
+    #[inline(never)]
+    fn poll_ask_again(&mut self, cx: &mut Context<'_>, now: Moment) -> Poll<bool> {
+        self.poll_ask_at(cx, Some(now))
+    }
+
+    fn poll_ask_at(&mut self, cx: &mut Context<'_>, read: Option<Moment>) -> Poll<bool> {
         self.ready = Readiness::Unknown;
         let cell = self.anchor.cell();
         let rules = cell.rules();
-        let mut now = Now::of(cell);
+        let mut now = Now { cell, read };
         match ask(cell, &mut now) {
             Ok(()) => Poll::Ready(true),
             Err(_) if rules.observe_only => Poll::Ready(true),
             Err(_) if rules.when_open == WhenOpen::Refuse => {
-                self.asked = now.get();
-                self.ready = Readiness::Refused;
-                Poll::Ready(false)
+                let asked = now.get();
+                self.refuse_next(asked, Readiness::Refused)
             }
             Err(_) => self.poll_allowed(cx).map(|()| true),
         }
@@ -304,10 +335,19 @@ impl Renew for One {
 impl<Req> Gate<Req> for One {
     #[inline]
     fn poll_ask(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
-        if self.anchor.cell().word().lets_all_through() {
+        let cell = self.anchor.cell();
+        let word = cell.word_before_until();
+        if word.lets_all_through() {
             return Poll::Ready(true);
         }
-        self.poll_ask_closely(cx)
+        if !self.at_once || !Circuit::is_shut(word) {
+            return self.poll_ask_closely(cx);
+        }
+        let now = cell.now();
+        match cell.until(word) {
+            Some(until) if now < until => self.refuse_next(now, Readiness::RefusedAtOnce),
+            _ => self.poll_ask_again(cx, now),
+        }
     }
 
     fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -335,14 +375,37 @@ impl<Req> Gate<Req> for One {
 
     #[inline]
     fn admit_at_once(&mut self) -> Option<Admission> {
-        let word = self.anchor.cell().word();
-        if self.ready == Readiness::Ready(Count::Own) && word.lets_all_through() {
-            self.ready = Readiness::Unknown;
-            return Some(Admission::plain(Arc::clone(&self.anchor), word));
+        if self.ready != Readiness::Ready(Count::Own) {
+            return None;
         }
-        None
+        let word = self.anchor.cell().word();
+        if !word.lets_all_through() {
+            return None;
+        }
+        self.ready = Readiness::Unknown;
+        Some(Admission::plain(Arc::clone(&self.anchor), word))
     }
 
+    #[allow(clippy::inline_always)] // Made where it is handed over, a refusal is not moved.
+    #[inline(always)]
+    fn refuse_at_once(&mut self) -> Option<Refusal> {
+        if self.ready != Readiness::RefusedAtOnce {
+            return None;
+        }
+        let (cell, asked) = (self.anchor.cell(), self.asked);
+        let word = cell.word_before_until();
+        if !Circuit::is_shut(word) {
+            return None;
+        }
+        let left = cell.until(word)?.nanos_left(asked);
+        if left < NEAR {
+            return None;
+        }
+        self.ready = Readiness::Unknown;
+        Some(Circuit::shut_out(word, left, cell.name()))
+    }
+
+    #[cold]
     fn admit(&mut self, _: &mut Req) -> Result<Admission, Refusal> {
         let ready = std::mem::replace(&mut self.ready, Readiness::Unknown);
         let denied = if matches!(ready, Readiness::Ready(_)) {
@@ -442,6 +505,11 @@ where
 
     #[inline]
     fn admit_at_once(&mut self) -> Option<Admission> {
+        None
+    }
+
+    #[inline]
+    fn refuse_at_once(&mut self) -> Option<Refusal> {
         None
     }
 

@@ -78,12 +78,13 @@ impl Admission {
         let (cell, ticket) = (anchor.cell(), self.ticket);
         let counted = match outcome {
             // What nearly every call comes to: a look at the word, and no more.
-            Outcome::Success if cell.word().is_clean_in(ticket.generation) => true,
-            Outcome::Success => count_success(cell, ticket),
+            Outcome::Success => {
+                cell.word().is_clean_in(ticket.generation) || count_success(cell, ticket)
+            }
             Outcome::Failure(failure) if failure.is_plain() => {
                 count_failure(cell, ticket, failure.kind())
             }
-            _ => false,
+            Outcome::Failure(_) | Outcome::Neutral => false,
         };
         if counted {
             return Recorded::Applied;
