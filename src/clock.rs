@@ -73,7 +73,7 @@ impl Clock {
 
     #[allow(clippy::inline_always)] // Two calls are in it already.
     #[inline(always)]
-    pub(crate) fn now(self) -> Moment {
+    pub(crate) fn now(&self) -> Moment {
         #[cfg(test)]
         reads::count();
         let passed = Instant::now().saturating_duration_since(self.epoch);

@@ -51,11 +51,16 @@ impl Refusal {
         }
     }
 
-    /// The same without a division: so many nanoseconds, or `u64::MAX` if no time is known.
+    /// The refusal of an open circuit, made at once and where it is wanted. So many nanoseconds are left, or `u64::MAX` if no time is
+    /// known.
     #[inline]
-    pub(crate) fn with_nanos_left(mut self, left: u64) -> Self {
-        self.retry_after = left;
-        self
+    pub(crate) fn open(name: Option<Name>, left: u64, last_failure: Option<FailureKind>) -> Self {
+        Self {
+            name,
+            retry_after: left,
+            last_failure,
+            ..Self::breaker(Reason::CircuitOpen)
+        }
     }
 
     #[inline]

@@ -134,26 +134,22 @@ pub(super) enum Phase {
     Closed = 0,
     /// Half-open, the slot free.
     Vacant = 1,
-    // From here on nobody is let through before `until`. One bit says so, which is all that a refusal has to look at.
-    /// `until` is when a probe may go.
-    Open = Self::SHUT,
     /// Half-open, the slot taken; `until` is the lease's end.
-    Probing = Self::SHUT | 1,
+    Probing = 2,
     /// Pinned open by hand.
-    Forced = Self::SHUT | 2,
+    Forced = 3,
+    /// `until` is when a probe may go. It has a bit of its own, since most refusals look at nothing else.
+    Open = 4,
 }
 
 impl Phase {
-    const SHUT: u8 = 0b100;
-
-    #[inline]
     fn of(word: Word) -> Self {
         match word.phase() {
             0 => Phase::Closed,
             1 => Phase::Vacant,
-            0b100 => Phase::Open,
-            0b101 => Phase::Probing,
-            _ => Phase::Forced,
+            2 => Phase::Probing,
+            3 => Phase::Forced,
+            _ => Phase::Open,
         }
     }
 
@@ -364,24 +360,10 @@ impl Circuit {
         Some(Ok(Ticket { generation, role }))
     }
 
-    /// Whether `word` lets nobody through before the moment that belongs to it. A busy word says no.
+    /// Whether `word` is open, so that its moment is when a probe may go. A busy word says no.
     #[inline]
-    pub(super) fn is_shut(word: Word) -> bool {
-        word.phase() & Phase::SHUT != 0
-    }
-
-    /// The refusal of a call that a shut `word` does not let through for so many nanoseconds; `u64::MAX` if nobody knows for how long.
-    #[inline]
-    pub(super) fn shut_out(word: Word, left: u64, name: Option<&Name>) -> Refusal {
-        let reason = match Phase::of(word) {
-            Phase::Probing => Reason::ProbeInFlight,
-            Phase::Forced => Reason::ForcedOpen,
-            _ => Reason::CircuitOpen,
-        };
-        Refusal::breaker(reason)
-            .with_nanos_left(left)
-            .with_last_failure(word.last())
-            .with_name(name.cloned())
+    pub(super) fn is_open(word: Word) -> bool {
+        word.phase() & Phase::Open as u8 != 0
     }
 
     fn answer(

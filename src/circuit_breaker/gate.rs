@@ -30,6 +30,12 @@ type CircuitAnchor = Arc<Anchor<Circuit>>;
 /// An answer that was given when polled is looked at again, in `call`, if less than so many nanoseconds were left of the wait.
 const NEAR: u64 = 1_000_000_000;
 
+impl Denied {
+    fn is_near(self) -> bool {
+        self.wait.is_some_and(|wait| nanos(wait) < NEAR)
+    }
+}
+
 /// What a service asks before a call.
 pub(super) trait Gate<Req> {
     /// Asks the oracle anew. With `true`, inner readiness is polled; with `false`, the next call is refused.
@@ -69,6 +75,11 @@ struct Now<'a> {
 impl<'a> Now<'a> {
     fn of(cell: &'a Cell<Circuit>) -> Self {
         Self { cell, read: None }
+    }
+
+    fn at(cell: &'a Cell<Circuit>, now: Moment) -> Self {
+        let read = Some(now);
+        Self { cell, read }
     }
 
     fn get(&mut self) -> Moment {
@@ -148,8 +159,8 @@ pub(super) fn deny(cell: &Cell<Circuit>, denied: Denied) -> Result<Admission, Re
 pub struct One {
     anchor: CircuitAnchor,
     waiting: Option<Box<Waiting>>,
-    /// When the oracle answered, if it said no.
-    asked: Moment,
+    /// What the next call has to know of an answer of no.
+    noted: u64,
     ready: Readiness,
     /// Whose count `anchor` is.
     count: Count,
@@ -180,9 +191,9 @@ struct Waiting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Readiness {
     Unknown,
-    /// For nobody's: the next one is refused.
+    /// For nobody's: the next one is refused. `noted` is when the oracle said no.
     Refused,
-    /// The same, with no more than a look at the word.
+    /// The same, and `noted` is how many nanoseconds were left of the cooldown.
     RefusedAtOnce,
     /// With whose count the call will be made.
     Ready(Count),
@@ -197,7 +208,7 @@ impl One {
                 && !anchor.cell().observed(),
             anchor,
             waiting: None,
-            asked: Moment::START,
+            noted: 0,
             ready: Readiness::Unknown,
             count: Count::Shared,
         }
@@ -233,23 +244,20 @@ impl One {
         if cell.rules().observe_only {
             return Denied::NOT_READY;
         }
-        // The answer that was given then holds for this call; unless it was about to run out, the clock is not read again.
-        let read = matches!(ready, Readiness::Refused | Readiness::RefusedAtOnce).then_some(self.asked);
-        let mut now = Now { cell, read };
-        let mut answer = ask(cell, &mut now);
-        if matches!(answer, Err(denied) if denied.wait.is_some_and(|wait| nanos(wait) < NEAR)) {
-            answer = ask(cell, &mut Now::of(cell));
+        let mut answer = None;
+        if ready == Readiness::Refused {
+            // The answer that was given then holds for this call; unless it was about to run out, the clock is not read again.
+            let mut asked = Now::at(cell, Moment::from_nanos(self.noted));
+            answer = Some(ask(cell, &mut asked));
         }
+        let answer = match answer {
+            Some(answer) if !answer.is_err_and(Denied::is_near) => answer,
+            _ => ask(cell, &mut Now::of(cell)),
+        };
         answer.err().unwrap_or(Denied::NOT_READY)
     }
 
-    /// The answer was no: the next call is refused.
-    #[inline]
-    fn refuse_next(&mut self, asked: Moment, ready: Readiness) -> Poll<bool> {
-        self.asked = asked;
-        self.ready = ready;
-        Poll::Ready(false)
-    }
+    // What `poll_ask` does not answer itself. Two functions, so that it has nothing to prepare for either.
 
     #[cold]
     #[inline(never)]
@@ -273,8 +281,9 @@ impl One {
             Ok(()) => Poll::Ready(true),
             Err(_) if rules.observe_only => Poll::Ready(true),
             Err(_) if rules.when_open == WhenOpen::Refuse => {
-                let asked = now.get();
-                self.refuse_next(asked, Readiness::Refused)
+                self.noted = now.get().as_nanos();
+                self.ready = Readiness::Refused;
+                Poll::Ready(false)
             }
             Err(_) => self.poll_allowed(cx).map(|()| true),
         }
@@ -340,12 +349,16 @@ impl<Req> Gate<Req> for One {
         if word.lets_all_through() {
             return Poll::Ready(true);
         }
-        if !self.at_once || !Circuit::is_shut(word) {
+        if !self.at_once || !Circuit::is_open(word) {
             return self.poll_ask_closely(cx);
         }
         let now = cell.now();
         match cell.until(word) {
-            Some(until) if now < until => self.refuse_next(now, Readiness::RefusedAtOnce),
+            Some(until) if now < until => {
+                self.noted = until.nanos_left(now);
+                self.ready = Readiness::RefusedAtOnce;
+                Poll::Ready(false)
+            }
             _ => self.poll_ask_again(cx, now),
         }
     }
@@ -392,17 +405,14 @@ impl<Req> Gate<Req> for One {
         if self.ready != Readiness::RefusedAtOnce {
             return None;
         }
-        let (cell, asked) = (self.anchor.cell(), self.asked);
-        let word = cell.word_before_until();
-        if !Circuit::is_shut(word) {
-            return None;
-        }
-        let left = cell.until(word)?.nanos_left(asked);
-        if left < NEAR {
+        let (cell, left) = (self.anchor.cell(), self.noted);
+        let word = cell.word();
+        if !Circuit::is_open(word) || left < NEAR {
             return None;
         }
         self.ready = Readiness::Unknown;
-        Some(Circuit::shut_out(word, left, cell.name()))
+        let name = cell.name().cloned();
+        Some(Refusal::open(name, left, word.last()))
     }
 
     #[cold]
