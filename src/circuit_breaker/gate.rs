@@ -633,12 +633,31 @@ impl<K: Hash + Eq + Clone> Circuits<K> {
     }
 
     /// Asks the gate of `key`'s circuit. A call that finds every circuit live runs without a permit.
+    #[inline]
     fn acquire<Q>(&self, key: &Q, own: impl Fn() -> K) -> Result<Admission, Kept>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let mut found = self.store.get(key);
+        let found = self.store.get(key);
+        if let Some(anchor) = found {
+            let word = anchor.cell().word();
+            if word.lets_all_through() {
+                return Ok(Admission::plain(anchor, word));
+            }
+            return self.acquire_closely(Some(anchor), own);
+        }
+        self.acquire_closely(None, own)
+    }
+
+    /// [`acquire`](Self::acquire) for a key whose circuit has yet to be made, or does not let all calls through. Out of line, so that a call that is let
+    /// through does not carry what the others need.
+    #[inline(never)]
+    fn acquire_closely(
+        &self,
+        mut found: Option<CircuitAnchor>,
+        own: impl Fn() -> K,
+    ) -> Result<Admission, Kept> {
         loop {
             let Some(anchor) = found.or_else(|| self.get_or_insert(own())) else {
                 return Ok(Admission::none());
@@ -653,6 +672,7 @@ impl<K: Hash + Eq + Clone> Circuits<K> {
     }
 
     /// [`acquire`](Self::acquire), and what becomes of a call that is denied.
+    #[inline]
     pub(super) fn admit<Q>(&self, key: &Q, own: impl Fn() -> K) -> Result<Admission, Refusal>
     where
         K: Borrow<Q>,
