@@ -88,13 +88,21 @@ where
                 admission,
                 classify,
             } => {
-                let result = ready!(failing_if_unwound(admission, || future.poll(cx)));
-                if admission.is_guarded() {
-                    let outcome =
-                        cancelled_if_unwound(admission, || classify.classify(result.as_ref()));
-                    admission.record(outcome);
+                let result = ready!(unless_unwound(admission, Admission::fail, || future.poll(cx)));
+                if !admission.is_guarded() {
+                    return Poll::Ready(result.map_err(R::convert));
                 }
-                Poll::Ready(result.map_err(R::convert))
+                let outcome = unless_unwound(admission, Admission::cancel, || {
+                    classify.classify(result.as_ref())
+                });
+                // Converted before the verdict is given, so that what an error costs is done with in one place.
+                let result = unless_unwound(
+                    admission,
+                    |admission| admission.record_unwinding(outcome),
+                    || result.map_err(R::convert),
+                );
+                admission.record(outcome);
+                Poll::Ready(result)
             }
             StateProj::Refused { .. } | StateProj::Answered => {
                 match state.project_replace(State::Answered) {
@@ -107,35 +115,22 @@ where
     }
 }
 
-/// Runs code of the inner service. Should it unwind, the call has failed, whoever catches the panic later.
+/// Runs code that is not ours. Should it unwind, `verdict` is given now, whoever catches the panic and whenever the future is dropped.
 #[inline]
-pub(super) fn failing_if_unwound<T>(admission: &mut Admission, f: impl FnOnce() -> T) -> T {
-    struct Unwound<'a>(&'a mut Admission);
+pub(super) fn unless_unwound<T>(
+    admission: &mut Admission,
+    verdict: impl Fn(&mut Admission),
+    f: impl FnOnce() -> T,
+) -> T {
+    struct Unwound<'a, V: Fn(&mut Admission)>(&'a mut Admission, V);
 
-    impl Drop for Unwound<'_> {
+    impl<V: Fn(&mut Admission)> Drop for Unwound<'_, V> {
         fn drop(&mut self) {
-            self.0.fail();
+            self.1(self.0);
         }
     }
 
-    let unwound = Unwound(admission);
-    let value = f();
-    mem::forget(unwound);
-    value
-}
-
-/// Runs a classifier. Should it unwind, the call is a cancelled one now, and not when the future is dropped.
-#[inline]
-fn cancelled_if_unwound<T>(admission: &mut Admission, f: impl FnOnce() -> T) -> T {
-    struct Unwound<'a>(&'a mut Admission);
-
-    impl Drop for Unwound<'_> {
-        fn drop(&mut self) {
-            self.0.cancel();
-        }
-    }
-
-    let unwound = Unwound(admission);
+    let unwound = Unwound(admission, verdict);
     let value = f();
     mem::forget(unwound);
     value

@@ -19,7 +19,6 @@ use crate::cell::{Anchor, Cell, Retired, Shared, Waiter};
 use crate::clock::{Moment, nanos};
 use crate::event::Event;
 use crate::health_router::HealthRouter;
-use crate::machine::Word;
 use crate::outcome::Failure;
 use crate::refusal::{Name, Reason, Refusal};
 use crate::store::Store;

@@ -95,8 +95,14 @@ impl Admission {
     /// The verdict of a call that panicked.
     #[inline]
     pub(super) fn fail(&mut self) {
+        self.record_unwinding(Failure::transient().into());
+    }
+
+    /// [`record`](Self::record) where that is rare.
+    #[inline]
+    pub(super) fn record_unwinding(&mut self, outcome: Outcome) {
         if let Some(anchor) = self.anchor.take() {
-            fail(anchor, self.started, self.ticket);
+            record_closely(anchor, self.started, self.ticket, outcome);
         }
     }
 
@@ -110,7 +116,8 @@ impl Admission {
 }
 
 // What follows is out of line, and takes the parts of an admission instead of the admission, so that a future that is polled where it was made stays in
-// registers: what is lent to a function that is not inlined has to be in memory.
+// registers: what is lent to a function that is not inlined has to be in memory. What is rare takes the anchor, too, and lets go of it here and
+// not in every future.
 
 /// Counts a success where that needs neither the clock nor the lock.
 #[inline(never)]
@@ -132,6 +139,7 @@ fn count_failure(cell: &Cell<Circuit>, ticket: Ticket, kind: FailureKind) -> boo
 
 #[cold]
 #[inline(never)]
+#[allow(clippy::needless_pass_by_value)]
 fn record_closely(
     anchor: Arc<Anchor<Circuit>>,
     started: Moment,
@@ -145,12 +153,7 @@ fn record_closely(
 
 #[cold]
 #[inline(never)]
-fn fail(anchor: Arc<Anchor<Circuit>>, started: Moment, ticket: Ticket) {
-    record_closely(anchor, started, ticket, Failure::transient().into());
-}
-
-#[cold]
-#[inline(never)]
+#[allow(clippy::needless_pass_by_value)]
 fn cancel(anchor: Arc<Anchor<Circuit>>, started: Moment, ticket: Ticket) {
     let cell = anchor.cell();
     let ran = || cell.now().since(started);

@@ -5,7 +5,7 @@ use std::task::{Context, Poll, ready};
 
 use tower_service::Service;
 
-use super::future::{ResponseFuture, failing_if_unwound};
+use super::future::{ResponseFuture, unless_unwound};
 use super::gate::{Gate, One};
 use super::permit::Admission;
 use crate::outcome::{Classify, ErrorsAsFailures, Failure, Outcome};
@@ -63,7 +63,7 @@ impl<S, C, R, G> CircuitBreaker<S, C, R, G> {
         S: Service<Req>,
         C: Clone,
     {
-        let future = failing_if_unwound(&mut admission, || self.inner.call(req));
+        let future = unless_unwound(&mut admission, Admission::fail, || self.inner.call(req));
         ResponseFuture::called(future, admission, self.classify.clone())
     }
 }
