@@ -501,7 +501,8 @@ impl Circuit {
 
     // ===== by hand =====
 
-    pub(super) fn force_open(&mut self, notes: &mut Notes<Note>) {
+    pub(super) fn force_open(&mut self, rules: &Rules, now: Moment, notes: &mut Notes<Note>) {
+        self.expire(rules, now, notes);
         if self.phase != Phase::Forced {
             self.until = Moment::NEVER;
             self.trips += u64::from(self.phase.state() != State::Open);
@@ -509,7 +510,8 @@ impl Circuit {
         }
     }
 
-    pub(super) fn reset(&mut self, rules: &Rules, notes: &mut Notes<Note>) {
+    pub(super) fn reset(&mut self, rules: &Rules, now: Moment, notes: &mut Notes<Note>) {
+        self.expire(rules, now, notes);
         self.clear(rules);
         self.last = None;
         self.trips = 0;
