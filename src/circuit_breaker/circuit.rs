@@ -732,3 +732,8 @@ impl Circuit {
             .is_some_and(|tally| tally.totals(now).1 > 0)
     }
 }
+
+#[cfg(test)]
+mod driver;
+#[cfg(test)]
+mod rows;
