@@ -736,4 +736,6 @@ impl Circuit {
 #[cfg(test)]
 mod driver;
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod rows;

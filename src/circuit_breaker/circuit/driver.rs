@@ -70,7 +70,7 @@ impl Driver {
                 self.lock_free += 1;
                 answer
             }
-            None => self.step(|circuit, rules, now, notes| circuit.try_acquire(rules, now, notes)),
+            None => self.step(Circuit::try_acquire),
         };
         assert_eq!(answer.map(|_| ()), foretold, "the oracle is not the gate");
         let after = self.settled();
@@ -140,11 +140,11 @@ impl Driver {
     // ===== by hand =====
 
     pub(super) fn force_open(&mut self) {
-        self.step(|circuit, rules, now, notes| circuit.force_open(rules, now, notes));
+        self.step(Circuit::force_open);
     }
 
     pub(super) fn reset(&mut self) {
-        self.step(|circuit, rules, now, notes| circuit.reset(rules, now, notes));
+        self.step(Circuit::reset);
     }
 
     // ===== looking =====

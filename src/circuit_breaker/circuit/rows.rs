@@ -974,24 +974,24 @@ fn the_shortcut_takes_what_changes_the_streak_alone() {
     }
     let ticket = driver.try_acquire().unwrap();
     let word = driver.word();
-    let takes = |word, ticket, outcome: Outcome| {
+    let is_taken = |word, ticket, outcome: Outcome| {
         Circuit::shortcut(word, ticket, outcome, &Rules::default()).is_some()
     };
     assert!(
-        takes(word, ticket, transient),
+        is_taken(word, ticket, transient),
         "the last below the threshold"
     );
-    assert!(!takes(word.with_streak(2), ticket, transient), "a trip");
-    assert!(!takes(word, ticket, Failure::fatal().into()));
-    assert!(!takes(word, ticket, hinted(Duration::ZERO).into()));
-    assert!(!takes(Word::BUSY, ticket, Outcome::Success));
+    assert!(!is_taken(word.with_streak(2), ticket, transient), "a trip");
+    assert!(!is_taken(word, ticket, Failure::fatal().into()));
+    assert!(!is_taken(word, ticket, hinted(Duration::ZERO).into()));
+    assert!(!is_taken(Word::BUSY, ticket, Outcome::Success));
     let generation = ticket.generation + 1;
     let stale = Ticket {
         generation,
         ..ticket
     };
     for outcome in [Outcome::Success, Outcome::Neutral, transient] {
-        assert!(!takes(word, stale, outcome));
+        assert!(!is_taken(word, stale, outcome));
     }
 }
 
