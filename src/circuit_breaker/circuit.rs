@@ -739,3 +739,5 @@ mod driver;
 mod model;
 #[cfg(test)]
 mod rows;
+#[cfg(test)]
+mod walk;
