@@ -583,9 +583,11 @@ fn half_open_the_probe_is_neutral_and_the_next_call_is_the_probe() {
 
 #[test]
 fn half_open_the_probe_is_neutral_and_keeps_the_probes_that_succeeded() {
-    let mut driver = Driver::tripped(ruled(|rules| rules.success_threshold = 2));
+    let mut driver = Driver::tripped(ruled(|rules| rules.success_threshold = 3));
     driver.at(secs(30)).succeed();
     driver.call(Outcome::Neutral);
+    driver.succeed();
+    assert_eq!(driver.state(), State::HalfOpen, "it is none of the three");
     driver.succeed();
     assert_eq!(driver.state(), State::Closed);
 }
