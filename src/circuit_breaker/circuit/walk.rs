@@ -82,6 +82,7 @@ fn walk(rules: &Rules) -> (HashSet<Place>, usize) {
         holds(&place, rules);
         for reached in steps_from(&place, rules) {
             steps += 1;
+            assert!(steps < 200_000, "there is no end to it");
             if seen.insert(reached.clone()) {
                 next.push(reached);
             }
@@ -194,6 +195,7 @@ fn is_not_wedged(driver: &Driver) {
     while let Err(denied) = silent.would_allow() {
         assert_eq!(asking.try_acquire(), Err(denied));
         refusals.push(denied.reason);
+        assert!(refusals.len() <= 2, "{refusals:?}");
         let wait = denied.wait.expect("a time");
         let sooner = wait
             .checked_sub(NS)
