@@ -104,7 +104,7 @@ impl Rules {
         // Counts are far below 2⁵³, up to which an f64 is exact.
         #[allow(clippy::cast_precision_loss)]
         let reached = failures as f64 >= rate.fraction * calls as f64;
-        calls >= u64::from(minimum) && failures > 0 && reached
+        calls >= u64::from(minimum) && reached
     }
 
     /// What a result says, a success's time taken into account.
@@ -634,8 +634,9 @@ impl Rules {
     /// The cooldown after one of `cooldown`.
     fn grow(&self, cooldown: Duration) -> Duration {
         match self.backoff {
-            Some(Backoff { factor, max }) if cooldown < max => times(cooldown, factor).min(max),
-            _ => cooldown,
+            // Never less than it was: `max` may be below it, and a float rounds.
+            Some(Backoff { factor, max }) => times(cooldown, factor).min(max).max(cooldown),
+            None => cooldown,
         }
     }
 

@@ -645,23 +645,25 @@ fn in_every_phase() -> Vec<(&'static str, Driver, Ticket, Option<Ticket>)> {
     closed.call(hinted(secs(200)));
     let mut open = closed.clone();
     open.trip();
-    let mut all = vec![("closed", closed, old, None)];
-    all.extend([("open", open.clone(), old, None)]);
-    let mut due = open;
+    let mut due = open.clone();
     due.at(secs(200));
-    all.push(("due", due.clone(), old, None));
-    let mut probing = due;
-    probing.succeed();
-    let vacant = probing.clone();
-    let probe = probing.try_acquire().unwrap();
-    all.push(("probing", probing.clone(), old, Some(probe)));
-    all.push(("vacant", vacant, old, None));
-    let mut expired = probing;
+    let mut vacant = due.clone();
+    vacant.succeed();
+    let mut probing = vacant.clone();
+    let probe = Some(probing.try_acquire().unwrap());
+    let mut expired = probing.clone();
     expired.at(secs(231));
-    all.push(("expired", expired.clone(), old, Some(probe)));
-    let mut forced = expired;
+    let mut forced = expired.clone();
     forced.force_open();
-    all.push(("forced", forced, old, Some(probe)));
+    let mut all = vec![
+        ("closed", closed, old, None),
+        ("open", open, old, None),
+        ("due", due, old, None),
+        ("vacant", vacant, old, None),
+        ("probing", probing, old, probe),
+        ("expired", expired, old, probe),
+        ("forced", forced, old, probe),
+    ];
     for (_, driver, ..) in &mut all {
         driver.notes();
     }
@@ -1243,6 +1245,18 @@ fn backoff_with_a_max_below_the_recovery_duration_does_not_grow() {
         driver.at(secs(30)).fail();
         driver.is_open_until(secs(60));
     }
+}
+
+#[test]
+fn backoff_never_shortens_a_cooldown_that_a_float_rounds_down() {
+    let cooldown = Duration::from_nanos((1 << 53) + 1);
+    let mut driver = Driver::tripped(ruled(|rules| {
+        rules.recovery_duration = cooldown;
+        let (factor, max) = (1.0, Duration::MAX);
+        rules.backoff = Some(Backoff { factor, max });
+    }));
+    driver.at(cooldown).fail();
+    driver.is_open_until(cooldown * 2);
 }
 
 #[test]
