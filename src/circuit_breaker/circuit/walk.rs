@@ -9,8 +9,8 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use super::driver::Driver;
+use super::{Backoff, Rate, Rest, State, Window};
 use super::{Cancelled, Circuit, Failure, Moment, Outcome, Phase, Reason, Role, Rules, Ticket};
-use super::{Rest, State};
 
 const NS: Duration = Duration::from_nanos(1);
 /// The present of every state as it is written down.
@@ -260,7 +260,7 @@ fn every_reachable_state_is_sound_and_none_is_wedged() {
 fn every_reachable_state_is_sound_with_a_cooldown_that_grows() {
     let mut rules = rules(2, 2, Cancelled::Ignore);
     let (factor, max) = (2.0, NS * 7);
-    rules.backoff = Some(super::Backoff { factor, max });
+    rules.backoff = Some(Backoff { factor, max });
     let (places, steps) = walk(&rules);
     println!("growing: {} states, {steps} steps", places.len());
     assert_eq!(places.len(), 5410);
@@ -273,4 +273,16 @@ fn every_reachable_state_is_sound_with_no_cooldown_at_all() {
     let (places, steps) = walk(&rules);
     println!("no cooldown: {} states, {steps} steps", places.len());
     assert_eq!(places.len(), 799);
+}
+
+#[test]
+fn every_reachable_state_is_sound_with_a_window() {
+    let mut rules = rules(2, 2, Cancelled::Ignore);
+    let window = Window::Calls(3);
+    let fraction = 0.5;
+    rules.rate = Some(Rate { fraction, window });
+    rules.minimum_calls = 2;
+    let (places, steps) = walk(&rules);
+    println!("a window: {} states, {steps} steps", places.len());
+    assert_eq!(places.len(), 9407);
 }
