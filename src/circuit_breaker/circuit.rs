@@ -250,7 +250,7 @@ pub struct CircuitBreakerSnapshot {
     pub forced: bool,
     /// How many calls failed in a row while closed; kept from a trip until the circuit closes again.
     pub streak: u32,
-    /// What is left of the cooldown, or of the probe's lease; `None` if neither runs, or it has no end.
+    /// What is left of the cooldown, zero once a probe is due, or of the probe's lease; `None` if neither runs, or it has no end.
     pub time_left: Option<Duration>,
     /// How often it has tripped since it was made or reset.
     pub trips: u64,
