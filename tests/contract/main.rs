@@ -1,0 +1,4 @@
+//! The contract of a tower service, seen from outside: readiness, wake-ups, clones, and the company of tower's own middleware.
+
+mod readiness;
+mod support;
