@@ -2,3 +2,5 @@
 
 mod readiness;
 mod support;
+mod waiting;
+mod when_open;
