@@ -1,6 +1,7 @@
 //! The contract of a tower service, seen from outside: readiness, wake-ups, clones, and the company of tower's own middleware.
 
 mod readiness;
+mod stacks;
 mod support;
 mod waiting;
 mod when_open;
