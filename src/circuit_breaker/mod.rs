@@ -104,6 +104,8 @@
 use std::time::Duration;
 
 mod circuit;
+#[cfg(test)]
+mod costs;
 pub mod future;
 mod gate;
 mod handle;
