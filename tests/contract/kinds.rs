@@ -167,7 +167,7 @@ fn a_typed_error_that_no_box_can_hold_is_kept_by_refuse_with() {
             Ok(()) => Outcome::Success,
             Err(_) => Failure::transient().into(),
         })
-        .refuse_with(|_: (), _: Refusal| Ok::<(), Local<'_>>(()));
+        .refuse_with(|(): (), _: Refusal| Ok::<(), Local<'_>>(()));
     let mut service = layer.layer(service_fn(|(): ()| {
         count.set(count.get() + 1);
         ready(Err::<(), _>(Local(Rc::clone(&count), &text)))

@@ -308,3 +308,15 @@ async fn a_listener_that_panics_while_a_call_panics_aborts_nothing() {
         assert_eq!(handle.state(), State::Open);
     }
 }
+
+#[test]
+#[should_panic(expected = "`ResponseFuture` polled after it was ready")]
+fn a_refusal_that_is_polled_again_panics_as_documented() {
+    let layer = CircuitBreakerLayer::new();
+    layer.handle().force_open();
+    let mut service = layer.layer(Panics(At::Poll));
+    now(poll_fn(|cx| service.poll_ready(cx))).unwrap();
+    let mut future = tokio_test::task::spawn(service.call("q"));
+    assert!(future.poll().is_ready());
+    drop(future.poll());
+}

@@ -149,6 +149,7 @@ pub fn refused<T: fmt::Debug>(result: Result<T, BoxError>) -> (Reason, Option<Du
     (refusal.reason(), refusal.retry_after())
 }
 
+#[allow(clippy::unnecessary_wraps)] // As a refusal tells it.
 pub const fn secs(secs: u64) -> Option<Duration> {
     Some(Duration::from_secs(secs))
 }
