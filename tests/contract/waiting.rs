@@ -1,14 +1,18 @@
 //! Callers that wait for inner readiness: woken by every transition, and refused where the circuit has tripped.
 
+use std::future::Ready;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use tower::{Layer, Service, ServiceExt};
-use tower_breaker::{CircuitBreaker, CircuitBreakerLayer, Outcome, Reason, State};
+use tower_breaker::{
+    CircuitBreaker, CircuitBreakerHandle, CircuitBreakerLayer, Failure, Outcome, Reason, State,
+    WhenOpen,
+};
 use tower_test::mock::{self, Handle, Mock, Spawn};
 
-use crate::support::{Query, Site, advance_secs, ask, now, poll, refused, secs, trip};
+use crate::support::{Down, Query, Site, advance_secs, ask, now, poll, refused, secs, trip};
 
 type Waiting = Spawn<CircuitBreaker<Mock<Query, Query>>>;
 
@@ -55,6 +59,14 @@ async fn a_trip_by_another_callers_results_wakes_those_who_wait() {
     let mut other = layer.layer(site.tool());
     for _ in 0..2 {
         assert!(ask(&mut other).is_err());
+        assert!(!service.is_woken(), "a count is no transition");
+    }
+    // Nor is one that takes the circuit's lock.
+    let permit = layer.handle().try_acquire().unwrap();
+    permit.record(Outcome::Success);
+    for _ in 0..2 {
+        let permit = layer.handle().try_acquire().unwrap();
+        permit.record(Failure::transient().with_retry_after(Duration::from_secs(1)));
         assert!(!service.is_woken(), "a count is no transition");
     }
     assert!(ask(&mut other).is_err());
@@ -219,6 +231,75 @@ async fn a_keyed_caller_waits_for_the_inner_service_alone() {
     assert!(service.is_woken());
     assert!(matches!(poll(&mut service), Poll::Ready(Ok(()))));
     assert_eq!(refused(now(service.call("q"))).0, Reason::ForcedOpen);
+}
+
+/// Moves the circuit while it is asked for readiness, and is not ready: the transition falls after the oracle's answer and before
+/// the caller has left its waker.
+struct Meddler<F>(F);
+
+impl<F: FnMut()> Service<Query> for Meddler<F> {
+    type Response = Query;
+    type Error = Down;
+    type Future = Ready<Result<Query, Down>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Down>> {
+        (self.0)();
+        Poll::Pending
+    }
+
+    fn call(&mut self, _: Query) -> Self::Future {
+        unreachable!("never ready")
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transition_between_the_question_and_the_wait_is_not_missed() {
+    type Move = fn(&CircuitBreakerHandle);
+    let moves: [(Move, Reason); 3] = [
+        (trip, Reason::CircuitOpen),
+        (CircuitBreakerHandle::force_open, Reason::ForcedOpen),
+        (
+            |handle| {
+                trip(handle);
+                handle.reset();
+                trip(handle);
+            },
+            Reason::CircuitOpen,
+        ),
+    ];
+    for (moved, reason) in moves {
+        let layer = CircuitBreakerLayer::new();
+        let handle = layer.handle();
+        let mut service = Spawn::new(layer.layer(Meddler(|| moved(&handle))));
+        assert!(matches!(poll(&mut service), Poll::Ready(Ok(()))));
+        assert_eq!(refused(now(service.call("q"))).0, reason);
+    }
+
+    // Another caller takes the probe.
+    let layer = CircuitBreakerLayer::new();
+    let handle = layer.handle();
+    trip(&handle);
+    advance_secs(30).await;
+    let mut probe = None;
+    let mut service = Spawn::new(layer.layer(Meddler(|| {
+        probe = Some(handle.try_acquire().unwrap());
+    })));
+    assert!(matches!(poll(&mut service), Poll::Ready(Ok(()))));
+    assert_eq!(refused(now(service.call("q"))).0, Reason::ProbeInFlight);
+
+    // A caller that is to wait while open is woken by what comes next.
+    let layer = CircuitBreakerLayer::new().when_open(WhenOpen::NotReady);
+    let handle = layer.handle();
+    let mut is_first = true;
+    let mut service = Spawn::new(layer.layer(Meddler(|| {
+        if std::mem::take(&mut is_first) {
+            handle.force_open();
+        }
+    })));
+    assert!(poll(&mut service).is_pending());
+    assert!(!service.is_woken());
+    handle.reset();
+    assert!(service.is_woken());
 }
 
 /// On real threads, where a transition may fall between any two steps of a caller who sets out to wait.
