@@ -533,3 +533,78 @@ fn the_inner_service_can_be_looked_at_changed_and_taken_out() {
     assert!(ask(keyed.get_mut()).is_ok(), "past the circuit");
     assert_eq!(site.calls(), 2);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_circuit_that_only_observes_passes_readiness_through_and_calls_nobody_unready() {
+    for when_open in [WhenOpen::Refuse, WhenOpen::NotReady] {
+        let site = Arc::new(Site::default());
+        let layer = CircuitBreakerLayer::new()
+            .observe_only()
+            .when_open(when_open);
+        let handle = layer.handle();
+        for _ in 0..3 {
+            handle.try_acquire().unwrap().failure();
+        }
+        assert_eq!(handle.state(), State::Open);
+        let mut service = layer.layer(site.tool());
+        assert_eq!(refused(now(service.call("q"))), NOT_READY);
+
+        // What would be refused runs, and says nothing.
+        site.set_down(true);
+        for _ in 0..5 {
+            assert!(ask(&mut service).unwrap_err().is::<Down>());
+        }
+        advance_secs(10).await;
+        assert_eq!(handle.snapshot().time_left, secs(20));
+        assert_eq!(handle.snapshot().trips, 1);
+        assert_eq!((site.calls(), site.polls()), (5, 5));
+        site.set_stuck(true);
+        assert!(poll(&mut service).is_pending());
+        site.set_stuck(false);
+        site.set_lost(true);
+        assert!(matches!(poll(&mut service), Poll::Ready(Err(err)) if err.is::<Down>()));
+        assert_eq!(handle.snapshot().time_left, secs(20));
+
+        // The machine moves as if it refused: the first call after the cooldown is the probe.
+        site.set_lost(false);
+        site.set_down(false);
+        advance_secs(20).await;
+        assert_eq!(ask(&mut service).unwrap(), "q");
+        assert_eq!(handle.state(), State::Closed);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_readied_while_closed_may_be_the_probe_of_a_later_opening() {
+    let site = Arc::new(Site::default());
+    let layer = CircuitBreakerLayer::new();
+    let handle = layer.handle();
+    let mut service = layer.layer(site.tool());
+    assert!(poll(&mut service).is_ready());
+    trip(&handle);
+    advance_secs(30).await;
+    let probe = service.call("q");
+    assert_eq!(handle.state(), State::HalfOpen);
+    assert_eq!(now(probe).unwrap(), "q");
+    assert_eq!((handle.state(), site.polls()), (State::Closed, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_readied_and_refused_is_not_called_until_it_is_polled_again() {
+    let site = Arc::new(Site::default());
+    let layer = CircuitBreakerLayer::new();
+    let handle = layer.handle();
+    let mut service = layer.layer(site.tool());
+    assert!(poll(&mut service).is_ready());
+    trip(&handle);
+    // Refused by the gate, and by the oracle after it.
+    assert_eq!(
+        refused(now(service.call("q"))),
+        (Reason::CircuitOpen, secs(30))
+    );
+    assert_eq!(refused(ask(&mut service)), (Reason::CircuitOpen, secs(30)));
+    handle.reset();
+    assert_eq!(refused(now(service.call("q"))), NOT_READY);
+    assert_eq!((site.calls(), site.polls()), (0, 1));
+    assert_eq!(ask(&mut service).unwrap(), "q");
+}

@@ -2,7 +2,8 @@
 
 use std::future::Ready;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use tower::{Layer, Service, ServiceExt};
@@ -329,4 +330,74 @@ async fn no_wake_up_is_lost_in_a_race() {
             assert_eq!(refused(result.unwrap()).0, Reason::CircuitOpen);
         }
     }
+}
+
+/// A waker that remembers.
+#[derive(Default)]
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// One thread sets out to wait while another moves the circuit, in step, again and again: whoever is left pending was woken.
+#[test]
+fn a_transition_that_races_with_the_wait_is_seen_or_wakes() {
+    const ROUNDS: usize = 5_000;
+    let mut pending = 0;
+    for when_open in [WhenOpen::Refuse, WhenOpen::NotReady] {
+        let layers: Vec<_> = (0..ROUNDS)
+            .map(|_| {
+                let layer = CircuitBreakerLayer::new()
+                    .recovery_duration(Duration::MAX)
+                    .when_open(when_open);
+                if when_open == WhenOpen::NotReady {
+                    trip(&layer.handle());
+                }
+                layer
+            })
+            .collect();
+        let round = AtomicUsize::new(0);
+        let in_step = |with: usize| {
+            round.fetch_add(1, Ordering::SeqCst);
+            while round.load(Ordering::SeqCst) < 2 * (with + 1) {
+                std::thread::yield_now();
+            }
+        };
+        let flags: Vec<_> = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for (with, layer) in layers.iter().enumerate() {
+                    let handle = layer.handle();
+                    in_step(with);
+                    match when_open {
+                        WhenOpen::NotReady => handle.reset(),
+                        _ => handle.force_open(),
+                    }
+                }
+            });
+            let waits = scope.spawn(|| {
+                let step = |(with, layer): (usize, &CircuitBreakerLayer)| {
+                    let site = Arc::new(Site::default());
+                    site.set_stuck(when_open == WhenOpen::Refuse);
+                    let mut service = layer.layer(site.tool());
+                    let flag = Arc::new(Flag::default());
+                    let waker = Waker::from(Arc::clone(&flag));
+                    let mut cx = Context::from_waker(&waker);
+                    in_step(with);
+                    let polled = Service::<Query>::poll_ready(&mut service, &mut cx);
+                    polled.is_pending().then_some((flag, service))
+                };
+                layers.iter().enumerate().map(step).collect()
+            });
+            waits.join().unwrap()
+        });
+        for (flag, _) in flags.iter().flatten() {
+            assert!(flag.0.load(Ordering::SeqCst), "the wake-up was lost");
+            pending += 1;
+        }
+    }
+    // Not a proof that they met, but that they were near: see the interleaving models for that.
+    assert!(pending > 0, "nobody ever waited");
 }
