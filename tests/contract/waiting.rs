@@ -332,6 +332,25 @@ async fn no_wake_up_is_lost_in_a_race() {
     }
 }
 
+/// A task's memory lives as long as its wakers do.
+#[tokio::test(start_paused = true)]
+async fn a_service_that_is_dropped_while_it_waits_keeps_no_hold_on_the_task_that_polled_it() {
+    let site = Arc::new(Site::default());
+    let layer = CircuitBreakerLayer::new();
+    let mut task = tokio_test::task::spawn(());
+    let before = task.waker_ref_count();
+
+    let mut service = layer.layer(site.tool());
+    site.set_stuck(true);
+    assert!(
+        task.enter(|cx, _| Service::<Query>::poll_ready(&mut service, cx))
+            .is_pending()
+    );
+    assert_eq!(task.waker_ref_count(), before + 1);
+    drop(service);
+    assert_eq!(task.waker_ref_count(), before);
+}
+
 /// A waker that remembers.
 #[derive(Default)]
 struct Flag(AtomicBool);
