@@ -364,6 +364,12 @@ impl Waiter {
         }
     }
 
+    /// Lets go of the waker: its service is gone, and nothing else would until the next transition.
+    pub(crate) fn forget(&self) {
+        let waker = lock(&self.0).take();
+        drop(waker);
+    }
+
     /// Whether the service still holds its end.
     fn is_awaited(&self) -> bool {
         Arc::strong_count(&self.0) > 1

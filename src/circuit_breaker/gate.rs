@@ -170,6 +170,14 @@ struct Waiting {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(waiter) = &self.waiter {
+            waiter.forget();
+        }
+    }
+}
+
 /// For whose call the last `poll_ready` was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Readiness {
