@@ -308,3 +308,33 @@ fn a_future_is_at_most_the_larger_of_what_it_wraps_and_a_refusal_and_a_little_mo
     with_future::<Ready<Result<String, BoxError>>>(&mut over);
     assert!(over.is_empty(), "{over:#?}");
 }
+
+/// Without a box, and without a word about gates.
+#[test]
+fn a_guarded_service_its_layer_and_its_future_can_be_named_and_stored() {
+    use tower::Service;
+    use tower::util::ServiceFn;
+
+    type Answer = std::future::Ready<Result<String, BoxError>>;
+    type Tool = ServiceFn<fn(String) -> Answer>;
+
+    struct Agent {
+        layer: CircuitBreakerLayer,
+        tool: CircuitBreaker<Tool>,
+        handle: CircuitBreakerHandle,
+        asked: Option<Future<Answer, String, BoxError>>,
+    }
+
+    let tool: fn(String) -> Answer = |query| std::future::ready(Ok(query));
+    let layer = CircuitBreakerLayer::default();
+    let mut agent = Agent {
+        tool: layer.layer(tower::service_fn(tool)),
+        handle: layer.handle(),
+        asked: None,
+        layer,
+    };
+    agent.asked = Some(agent.tool.call("q".to_owned()));
+    assert_eq!(agent.handle.state(), State::Closed);
+    agent.tool = agent.layer.layer(tower::service_fn(tool));
+    assert!(agent.asked.is_some());
+}

@@ -213,3 +213,33 @@ async fn all_who_wait_are_woken_when_the_cooldown_ends_and_one_goes() {
     }
     assert_eq!(site.calls(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_cooldown_of_any_length_is_waited_for() {
+    const YEAR: u64 = 365 * 24 * 3_600;
+    for cooldown in [
+        Duration::from_nanos(1),
+        Duration::from_secs(500 * YEAR),
+        Duration::from_secs(10_000 * YEAR),
+        Duration::MAX,
+    ] {
+        let layer = CircuitBreakerLayer::new()
+            .when_open(WhenOpen::NotReady)
+            .recovery_duration(cooldown);
+        let handle = layer.handle();
+        for _ in 0..3 {
+            handle.try_acquire().unwrap().failure();
+        }
+        let mut service = Spawn::new(layer.layer(Arc::new(Site::default()).tool()));
+        // The clock is paused, so that even a nanosecond is not over by itself.
+        waits(&mut service);
+        advance(Duration::from_millis(2)).await;
+        if cooldown.as_secs() == 0 {
+            goes(&mut service);
+        } else {
+            assert!(!service.is_woken());
+            handle.reset();
+            goes(&mut service);
+        }
+    }
+}
