@@ -41,6 +41,7 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
+#[allow(clippy::unnecessary_wraps)] // It is an answer.
 pub fn ok() -> Answer {
     Ok(Reply {
         by: String::new(),
@@ -64,9 +65,8 @@ pub fn busy_for(hint: Duration) -> Answer {
 
 /// A classifier that knows whose fault it is: 5xx is transient, 429 a rate limit, 402 fatal, and the rest of 4xx the caller's own.
 pub fn by_status(result: Result<&Reply, &Fault>) -> Outcome {
-    let fault = match result {
-        Ok(_) => return Outcome::Success,
-        Err(fault) => fault,
+    let Err(fault) = result else {
+        return Outcome::Success;
     };
     let failure = match fault.status {
         402 => Failure::fatal(),
@@ -392,12 +392,13 @@ pub fn paused<F: Future>(future: F) -> F::Output {
         .block_on(future)
 }
 
-/// Runs `future` on eight threads.
+/// Runs `future` on eight threads, for at most a minute: what is broken is to fail, and not to hang.
 pub fn on_threads<F: Future>(future: F) -> F::Output {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(8)
         .enable_time()
         .build()
         .expect("a runtime")
-        .block_on(future)
+        .block_on(async { tokio::time::timeout(secs(60), future).await })
+        .expect("done within a minute")
 }

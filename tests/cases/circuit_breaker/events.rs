@@ -15,24 +15,28 @@ use crate::support::{
 
 #[tokio::test(start_paused = true)]
 async fn the_history_of_an_outage_is_told_in_order() {
-    let told = Recorder::new();
+    let recorder = Recorder::new();
     let layer = CircuitBreakerLayer::new()
         .name("search")
         .on_cancel(Cancelled::Release)
         .classify(by_status)
-        .observe(told.clone());
+        .observe(recorder.clone());
     let handle = layer.handle();
     let mut service = layer.layer(Tool::new());
     let (early, first) = hold(&mut service, "").await;
-    let (later, second) = hold(&mut service, "").await;
+    let (other, second) = hold(&mut service, "").await;
     let dropped = hold(&mut service, "").await;
 
     ask(&mut service, Ask::ok()).await.unwrap();
     ask(&mut service, Ask::neutral()).await.unwrap_err();
-    assert_eq!(told.take(), [""; 0], "a circuit that is well says nothing");
+    assert_eq!(
+        recorder.take(),
+        [""; 0],
+        "a circuit that is well says nothing"
+    );
     trip(&mut service).await;
     assert_eq!(
-        told.take(),
+        recorder.take(),
         ["search: closed -> open (failure_threshold) #1"]
     );
 
@@ -41,7 +45,7 @@ async fn the_history_of_an_outage_is_told_in_order() {
     first.send(status(429)).unwrap();
     early.await.unwrap_err();
     assert_eq!(
-        told.take(),
+        recorder.take(),
         [
             "search: refused circuit_open for 20s",
             "search: late rate_limited failure #0"
@@ -52,12 +56,12 @@ async fn the_history_of_an_outage_is_told_in_order() {
     let (probe, held) = hold(&mut service, "").await;
     refused(ask(&mut service, Ask::ok()).await);
     second.send(ok()).unwrap();
-    later.await.unwrap();
+    other.await.unwrap();
     drop(dropped);
     held.send(status(503)).unwrap();
     probe.await.unwrap_err();
     assert_eq!(
-        told.take(),
+        recorder.take(),
         [
             "search: open -> half_open (cooldown_over) #2",
             "search: probe for 30s #2",
@@ -75,7 +79,7 @@ async fn the_history_of_an_outage_is_told_in_order() {
     handle.try_acquire().unwrap_err();
     drop(hung);
     assert_eq!(
-        told.take(),
+        recorder.take(),
         [
             "search: open -> half_open (cooldown_over) #4",
             "search: probe for 30s #4",
@@ -99,7 +103,7 @@ async fn the_history_of_an_outage_is_told_in_order() {
         .unwrap_err();
     handle.force_open();
     assert_eq!(
-        told.take(),
+        recorder.take(),
         [
             "search: open -> half_open (cooldown_over) #6",
             "search: probe for 30s #6",

@@ -40,17 +40,25 @@ async fn many_keys_that_succeed_push_out_no_circuit_that_is_live() {
 /// Case 11: a call in flight pins its key, and so do a probe's lease and a pin by hand.
 #[tokio::test(start_paused = true)]
 async fn what_is_live_keeps_its_circuit() {
-    let layer = CircuitBreakerLayer::new().per_key(|ask: &Ask| ask.name.as_str(), 4);
+    let layer = CircuitBreakerLayer::new()
+        .failure_threshold(2)
+        .per_key(|ask: &Ask| ask.name.as_str(), 5);
     let handle = layer.handle();
     let mut service = layer.layer(Tool::new());
     let mut in_flight = Vec::new();
-    for _ in 0..3 {
+    for _ in 0..2 {
         in_flight.push(hold(&mut service, "in flight").await);
     }
-    trip_key(&mut service, "probing").await;
+    let (alone, only_held) = hold(&mut service, "one call").await;
+    let trip = |name: &str| {
+        for _ in 0..2 {
+            handle.try_acquire(name).unwrap().failure();
+        }
+    };
+    trip("probing");
     pass(secs(30)).await;
     let (probe, held) = hold(&mut service, "probing").await;
-    trip_key(&mut service, "open").await;
+    trip("open");
     assert!(handle.force_open("pinned"));
 
     for n in 0..1_000 {
@@ -61,7 +69,7 @@ async fn what_is_live_keeps_its_circuit() {
     assert!(!handle.force_open("no room"));
     let mut keys = handle.keys();
     keys.sort();
-    assert_eq!(keys, ["in flight", "open", "pinned", "probing"]);
+    assert_eq!(keys, ["in flight", "one call", "open", "pinned", "probing"]);
 
     // Their results are of the same circuits as before.
     for (call, held) in in_flight {
@@ -69,6 +77,9 @@ async fn what_is_live_keeps_its_circuit() {
         call.await.unwrap_err();
     }
     assert_eq!(handle.state("in flight"), State::Open);
+    only_held.send(status(503)).unwrap();
+    alone.await.unwrap_err();
+    assert_eq!(handle.snapshot("one call").streak, 1);
     held.send(ok()).unwrap();
     probe.await.unwrap();
     assert_eq!(handle.snapshot("probing").trips, 1);
@@ -372,6 +383,18 @@ async fn a_keyed_service_asks_its_gate_in_call() {
         (Reason::NotReady, Some("a"))
     );
     assert_eq!(refusal.retry_after(), Some(Duration::ZERO));
+    // A clone carries no readiness, and one poll is good for one call.
+    service.ready().await.unwrap();
+    let mut clone = service.clone();
+    assert_eq!(
+        refused(clone.call(Ask::ok().of("a")).await).reason(),
+        Reason::NotReady
+    );
+    service.call(Ask::ok().of("a")).await.unwrap();
+    assert_eq!(
+        refused(service.call(Ask::ok().of("a")).await).reason(),
+        Reason::NotReady
+    );
 
     // Due only after it was polled: the gate is asked in `call`, so this call is the probe.
     ask(&mut service, Ask::fail().of("a")).await.unwrap_err();

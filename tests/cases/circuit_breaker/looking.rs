@@ -165,7 +165,7 @@ async fn looking_changes_nothing(
 }
 
 proptest::proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Case 7.
     #[test]

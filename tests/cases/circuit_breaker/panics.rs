@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures::FutureExt;
 use tower::{Layer, Service, ServiceExt};
 use tower_breaker::{
-    Cancelled, CircuitBreakerLayer, Event, Failure, FailureKind, Outcome, Reason, State,
+    Cancelled, CircuitBreakerLayer, Classify, ErrorsAsFailures, Event, Failure, FailureKind,
+    Outcome, Reason, State,
 };
 
 use super::CANCELLED;
 use crate::support::{
-    Answer, Ask, Fault, Recorder, Reply, Tool, ask, by_status, hold, ok, pass, refused, secs,
+    Answer, Ask, Fault, Recorder, Reply, Tool, ask, by_status, call, hold, ok, pass, refused, secs,
     status, trip, trip_key,
 };
 
@@ -251,6 +252,31 @@ async fn a_classifier_that_panics_makes_a_cancelled_call() {
         ask(&mut service, Ask::ok()).await.unwrap();
         assert_eq!(handle.state(), State::Closed, "never lost: {rule:?}");
     }
+}
+
+/// It is one at once, and not when the future is dropped.
+#[tokio::test(start_paused = true)]
+async fn a_classifier_that_panics_gives_the_slot_back_though_the_future_lives() {
+    let layer = CircuitBreakerLayer::new()
+        .on_cancel(Cancelled::Release)
+        .classify(|result: Result<&Reply, &Fault>| -> Outcome {
+            match result {
+                Err(fault) if fault.status == 500 => std::panic::panic_any("classifier"),
+                other => ErrorsAsFailures.classify(other),
+            }
+        });
+    let handle = layer.handle();
+    let mut service = layer.layer(Tool::new());
+    trip(&mut service).await;
+    pass(secs(30)).await;
+    let mut probe = call(&mut service, Ask::answer(status(500))).await;
+    assert!(!handle.would_allow());
+    assert!(catch_unwind(AssertUnwindSafe(|| probe.poll().is_ready())).is_err());
+    assert!(handle.would_allow());
+    // Another takes the slot, and the old future's end does not give that one back.
+    let _next = hold(&mut service, "").await;
+    drop(probe);
+    assert!(!handle.would_allow());
 }
 
 /// Only a permit taken by hand asks whether its thread is panicking.

@@ -10,8 +10,7 @@ use tower_breaker::{
 };
 
 use crate::support::{
-    Ask, Fault, NS, Reply, Tool, ask, busy_for, by_status, hold, ok, pass, refused, secs, status,
-    trip,
+    Ask, Fault, NS, Tool, ask, busy_for, by_status, hold, ok, pass, refused, secs, status, trip,
 };
 
 /// Case 20.
@@ -226,7 +225,7 @@ async fn a_retry_outside_stops_at_a_refusal() {
     use tower::retry::Policy;
     use tower_breaker::retry::SkipRefusals;
 
-    use crate::support::Recorder;
+    use crate::support::{Recorder, Reply};
 
     /// Five attempts in all; a request can be made again.
     #[derive(Clone)]
