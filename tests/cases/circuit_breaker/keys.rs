@@ -1,5 +1,6 @@
 //! One circuit per key.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tower::{Layer, Service, ServiceExt};
@@ -402,4 +403,36 @@ async fn a_keyed_service_asks_its_gate_in_call() {
     pass(secs(30)).await;
     service.call(Ask::ok().of("a")).await.unwrap();
     assert_eq!(handle.state("a"), State::Closed);
+}
+
+/// A pin that was said to be set is set, though the circuit may be evicted at the very moment it is asked for.
+#[test]
+fn a_pin_by_key_is_never_lost_to_an_eviction() {
+    let handle = CircuitBreakerLayer::new()
+        .per_key(|ask: &Ask| ask.name.as_str(), 1)
+        .handle();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        for name in ["b", "c"] {
+            let (handle, done) = (&handle, &done);
+            threads.spawn(move || {
+                while !done.load(Ordering::Relaxed) {
+                    if let Ok(permit) = handle.try_acquire(name) {
+                        permit.success();
+                    }
+                }
+            });
+        }
+        let lost = (0..30_000).filter(|_| {
+            if let Ok(permit) = handle.try_acquire("a") {
+                permit.success();
+            }
+            let lost = handle.force_open("a") && !handle.snapshot("a").forced;
+            handle.reset("a");
+            lost
+        });
+        let lost = lost.count();
+        done.store(true, Ordering::Relaxed);
+        assert_eq!(lost, 0, "pins lost");
+    });
 }
