@@ -436,3 +436,29 @@ fn a_pin_by_key_is_never_lost_to_an_eviction() {
         assert_eq!(lost, 0, "pins lost");
     });
 }
+
+/// Case 7, by key: whoever looks at a circuit keeps none alive, and so makes no call run unguarded.
+#[test]
+fn looking_at_a_key_makes_no_other_key_unguarded() {
+    let told = Recorder::new();
+    let handle = CircuitBreakerLayer::new()
+        .observe(told.clone())
+        .per_key(|ask: &Ask| ask.name.as_str(), 1)
+        .handle();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                let _ = (handle.would_allow("a"), handle.state("a"));
+                let _ = (handle.snapshot("b"), handle.resolve("b"));
+            }
+        });
+        for round in 0..10_000 {
+            let key = if round % 2 == 0 { "a" } else { "b" };
+            handle.try_acquire(key).unwrap().success();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    let unguarded = told.take().len();
+    assert_eq!(unguarded, 0, "calls that ran unguarded");
+}
