@@ -345,6 +345,32 @@ impl<M: Machine> fmt::Debug for Anchor<M> {
     }
 }
 
+/// Whose count a service's anchor is. Its own costs an allocation, so it is made when the service is called for the second time: a clone for a single
+/// request pays nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Count {
+    /// The layer's, or that of the service it is a clone of; it was not called yet.
+    Shared,
+    /// The same; it was called once.
+    SharedOnce,
+    Own,
+}
+
+impl Count {
+    /// The anchor for one more permit of the service whose anchor and count these are.
+    pub(crate) fn hold<M: Machine>(&mut self, anchor: &mut Arc<Anchor<M>>) -> Arc<Anchor<M>> {
+        match self {
+            Count::Shared => *self = Count::SharedOnce,
+            Count::SharedOnce => {
+                *anchor = Arc::new(anchor.again());
+                *self = Count::Own;
+            }
+            Count::Own => {}
+        }
+        Arc::clone(anchor)
+    }
+}
+
 /// The waker of a service that waits for a transition. The cell keeps one end, the service the other.
 #[derive(Clone, Debug)]
 pub(crate) struct Waiter(Arc<Mutex<Option<Waker>>>);
