@@ -15,8 +15,12 @@
 //!
 //! A caller that waits leaves its waker, then looks at the word once more. A step publishes the word, then takes the
 //! wakers. Both pass through the waker's own mutex, so one of the two sees the other, and no wake-up is lost.
+//!
+//! Wakers are code of the executor's. They are cloned, dropped and woken outside the machine's lock, since what they hold may come back to
+//! this very cell.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context, Waker};
 
 use crate::clock::{Clock, Moment};
@@ -29,7 +33,7 @@ use crate::sync::{Arc, AtomicU64, Mutex, Ordering, fence, lock};
 pub(crate) struct Cell<M: Machine> {
     word: AtomicU64,
     until: AtomicU64,
-    /// When it was last looked up; kept for the store, which alone reads it.
+    /// The store's mark of when it was last looked up; nobody else reads or writes it.
     used: AtomicU64,
     name: Option<Name>,
     shared: Arc<Shared<M::Rules>>,
@@ -48,7 +52,7 @@ struct Inside<M: Machine> {
     machine: M,
     /// Gone from its store: nobody is admitted here any more.
     retired: bool,
-    waiters: Vec<Waiter>,
+    waiters: Vec<Seat>,
     notes: Notes<M::Note>,
 }
 
@@ -56,12 +60,17 @@ struct Inside<M: Machine> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Retired;
 
-/// Why the store could not evict a cell, if it could not.
+/// Whether the store could evict a cell, and if not, why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retirement {
-    Done,
+    /// It is gone for good.
+    Done { clean: bool },
+    /// It could go, but is not clean.
     Unclean,
-    Live,
+    /// A call is in flight.
+    Held,
+    /// Its machine is live, at least until this moment if nobody calls.
+    Live(Moment),
 }
 
 impl<M: Machine> Cell<M> {
@@ -163,8 +172,8 @@ impl<M: Machine> Cell<M> {
 
         let mut woken = Vec::new();
         if before.differs_for_waiters(after) {
-            // Those whose service is gone are let go on the way.
-            inside.waiters.retain(Waiter::is_awaited);
+            // Those whose service is gone are let go on the way; a service takes its waker along.
+            inside.waiters.retain(Seat::is_taken);
             woken.extend(inside.waiters.iter().cloned());
         }
         if !self.observed() {
@@ -173,8 +182,8 @@ impl<M: Machine> Cell<M> {
         let deliver = inside.notes.begin();
         drop(inside);
 
-        for waiter in woken {
-            waiter.wake();
+        for seat in woken {
+            seat.wake();
         }
         if deliver {
             self.deliver();
@@ -236,14 +245,14 @@ impl<M: Machine> Cell<M> {
             let mut inside = lock(&self.inside);
             // Room for as many again as are awaited, so that services that come and go do not pile up here.
             if inside.waiters.len() == inside.waiters.capacity() {
-                inside.waiters.retain(Waiter::is_awaited);
+                inside.waiters.retain(Seat::is_taken);
                 let room = inside.waiters.len() + 1;
                 inside.waiters.reserve(room);
             }
-            inside.waiters.push(waiter.clone());
+            inside.waiters.push(Seat(Arc::clone(&waiter.0)));
             waiter
         });
-        waiter.set(cx.waker());
+        waiter.set(Some(cx.waker().clone()));
     }
 
     /// Evicts the cell if it is not live, has no call in flight, and is clean unless `unclean` will do.
@@ -263,14 +272,16 @@ impl<M: Machine> Cell<M> {
         cell.enter(&mut inside);
         settle();
         let retirement = if Arc::strong_count(this) > held {
-            Retirement::Live
+            Retirement::Held
         } else {
-            match inside.machine.rest(&cell.shared.rules, now) {
-                Rest::Live => Retirement::Live,
+            let rest = inside.machine.rest(&cell.shared.rules, now);
+            match rest {
+                Rest::Live => Retirement::Live(inside.machine.until()),
                 Rest::Unclean if !unclean => Retirement::Unclean,
                 Rest::Clean | Rest::Unclean => {
                     inside.retired = true;
-                    Retirement::Done
+                    let clean = rest == Rest::Clean;
+                    Retirement::Done { clean }
                 }
             }
         };
@@ -284,13 +295,8 @@ impl<M: Machine> Cell<M> {
     }
 
     /// The store's mark of when the cell was last looked up.
-    pub(crate) fn used(&self) -> u64 {
-        // Relaxed: a mark that is seen late costs a cell its place in the order, no more.
-        self.used.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn mark_used(&self, mark: u64) {
-        self.used.store(mark, Ordering::Relaxed);
+    pub(crate) fn used(&self) -> &AtomicU64 {
+        &self.used
     }
 }
 
@@ -335,27 +341,41 @@ impl<M: Machine> fmt::Debug for Anchor<M> {
     }
 }
 
-/// The waker of a service that waits for a transition. The cell keeps one end, the service the other.
-#[derive(Clone, Debug)]
+/// A service's place among those who wait for a transition. It takes its waker along when it goes.
+#[derive(Debug)]
 pub(crate) struct Waiter(Arc<Mutex<Option<Waker>>>);
 
 impl Waiter {
-    /// Wakers are code of the executor's: they are cloned, dropped and woken outside the lock.
-    fn set(&self, waker: &Waker) {
-        let waker = Some(waker.clone());
+    fn set(&self, waker: Option<Waker>) {
         let old = std::mem::replace(&mut *lock(&self.0), waker);
         drop(old);
     }
+}
 
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.set(None);
+    }
+}
+
+/// The cell's end of a [`Waiter`].
+#[derive(Clone, Debug)]
+struct Seat(Arc<Mutex<Option<Waker>>>);
+
+impl Seat {
     fn wake(&self) {
         let waker = lock(&self.0).take();
         if let Some(waker) = waker {
-            waker.wake();
+            // A panic in one executor must not keep the others asleep and the notes untold.
+            if let Err(payload) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
+                // Its destructor might panic in its turn.
+                std::mem::forget(payload);
+            }
         }
     }
 
     /// Whether the service still holds its end.
-    fn is_awaited(&self) -> bool {
+    fn is_taken(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
 }
