@@ -193,7 +193,8 @@ impl<K: Hash + Eq + Clone> KeyedCircuitBreakerHandle<K> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        if let Some(anchor) = self.circuits.store().peek(key) {
+        // A look-up like a call's, so that the store learns that the circuit may have become clean.
+        if let Some(anchor) = self.circuits.store().get(key) {
             reset(anchor.cell());
         }
     }
@@ -205,15 +206,20 @@ impl<K: Hash + Eq + Clone> KeyedCircuitBreakerHandle<K> {
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        let store = self.circuits.store();
-        let Some(anchor) = store
-            .get(key)
-            .or_else(|| self.circuits.get_or_insert(key.to_owned()))
-        else {
-            return false;
-        };
-        force_open(anchor.cell());
-        true
+        let mut found = self.circuits.store().get(key);
+        loop {
+            let Some(anchor) = found.or_else(|| self.circuits.get_or_insert(key.to_owned())) else {
+                return false;
+            };
+            let forced = anchor
+                .cell()
+                .step_unless_retired(|circuit, _, notes| circuit.force_open(notes));
+            if forced.is_ok() {
+                return true;
+            }
+            // It was evicted after it was found.
+            found = None;
+        }
     }
 
     /// Takes the key's circuit out of the store, whatever its state; the next call with the key finds a new one. Results of calls in flight are
