@@ -217,7 +217,7 @@ impl Wake for Woken {
 // ===== the cell =====
 
 fn one_of_three_callers_is_the_probe() {
-    explore(Some(3), || {
+    explore(Some(2), || {
         let anchor = circuit(Rules {
             recovery_duration: Duration::ZERO,
             failure_threshold: 1,
@@ -639,7 +639,7 @@ fn one_key_has_one_cell() {
 }
 
 fn the_capacity_is_never_exceeded() {
-    explore(Some(2), || {
+    explore(Some(3), || {
         let circuits = circuits(2, rules());
         circuits.get_or_insert(1).unwrap();
         let others: Vec<_> = [2, 3]
