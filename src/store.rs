@@ -104,7 +104,7 @@ impl<K: Hash + Eq, M: Machine> Store<K, M> {
         let _pin = self.map.pin();
         let mut order = lock(&self.order);
         if let Some(found) = self.map.get(&Look { hash, key: &key }) {
-            settle();
+            // Nothing to settle: whoever evicts comes to this lock, and counts the caller.
             self.touch(found.cell());
             return Inserted {
                 found: Ok(found),
@@ -193,7 +193,8 @@ impl<K: Hash + Eq, M: Machine> Store<K, M> {
         if used & FILED == 0 {
             cell.used().store(mark, Ordering::Relaxed);
         } else if cell.used().swap(mark, Ordering::Relaxed) & FILED != 0 {
-            // Release, after the mark: who sees this sees that the cell is no longer as it was filed.
+            // Release, after the mark: who sees this sees that the cell is no longer as it was filed. A swap rather than a store, because
+            // loom holds it possible that a store goes by the swap of an insertion.
             self.stirred.swap(1, Ordering::Release);
         }
     }
@@ -590,6 +591,503 @@ mod map {
                 .iter()
                 .map(|(_, key, _)| key.clone())
                 .collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::hash::Hasher;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::rc::Rc;
+
+    use super::*;
+    use crate::cell::tests::{Lamp, cell, examined};
+    use crate::event::Observers;
+    use crate::machine::Rest;
+
+    type LampAnchor = Arc<Anchor<Lamp>>;
+
+    const NOW: Moment = Moment::START;
+
+    fn moment(at: u64) -> Moment {
+        Moment::from_nanos(at)
+    }
+
+    fn insert<K: Hash + Eq>(store: &Store<K, Lamp>, key: K, now: Moment) -> Inserted<Lamp> {
+        store.get_or_insert(key, now, |_| cell(Observers::default()))
+    }
+
+    /// A call with `key` that leaves its circuit in `rest`, until `until`.
+    fn call(store: &Store<u32, Lamp>, key: u32, rest: Rest, until: Moment) {
+        let found = store
+            .get(&key)
+            .map_or_else(|| insert(store, key, NOW).found, Ok);
+        set(
+            &found.unwrap_or_else(|_| panic!("no room for {key}")),
+            rest,
+            until,
+        );
+    }
+
+    fn set(anchor: &LampAnchor, rest: Rest, until: Moment) {
+        anchor.cell().step(|lamp, (), _| {
+            lamp.rest = rest;
+            lamp.until = until;
+        });
+    }
+
+    fn sorted(store: &Store<u32, Lamp>) -> Vec<u32> {
+        let mut keys = store.keys();
+        keys.sort_unstable();
+        keys
+    }
+
+    #[test]
+    fn a_store_finds_what_was_inserted_and_nothing_else() {
+        let store = Store::<String, Lamp>::new(2);
+        assert_eq!(store.capacity(), 2);
+        assert!(store.get("a").is_none());
+        assert!(store.peek("a").is_none());
+        let made = insert(&store, "a".to_owned(), NOW).found.ok().unwrap();
+        let again = insert(&store, "a".to_owned(), NOW).found.ok().unwrap();
+        for found in [store.get("a").unwrap(), store.peek("a").unwrap(), again] {
+            assert!(Arc::ptr_eq(&made, &found));
+        }
+        assert!(store.get("b").is_none());
+        assert_eq!(store.keys(), ["a"]);
+        assert_eq!(format!("{store:?}"), "Store { len: 1, capacity: 2, .. }");
+    }
+
+    #[test]
+    fn the_clean_go_first_least_recently_used_first() {
+        let store = Store::new(3);
+        for key in [1, 2, 3] {
+            call(&store, key, Rest::Clean, NOW);
+        }
+        store.get(&1);
+        store.peek(&2);
+        call(&store, 4, Rest::Clean, NOW);
+        assert_eq!(
+            sorted(&store),
+            [1, 3, 4],
+            "a look without a call moves nothing"
+        );
+        call(&store, 3, Rest::Unclean, NOW);
+        store.get(&1);
+        store.get(&4);
+        call(&store, 5, Rest::Clean, NOW);
+        assert_eq!(
+            sorted(&store),
+            [3, 4, 5],
+            "the unclean one stays, though it is older"
+        );
+    }
+
+    #[test]
+    fn the_one_inserted_last_goes_after_the_one_looked_up_before() {
+        let store = Store::new(2);
+        call(&store, 1, Rest::Clean, NOW);
+        store.get(&1);
+        call(&store, 2, Rest::Clean, NOW);
+        call(&store, 3, Rest::Clean, NOW);
+        assert_eq!(sorted(&store), [2, 3]);
+    }
+
+    #[test]
+    fn an_eviction_is_reported_of_the_unclean_only() {
+        let store = Store::new(1);
+        call(&store, 1, Rest::Clean, NOW);
+        assert!(insert(&store, 2, NOW).evicted.is_none());
+        call(&store, 2, Rest::Unclean, NOW);
+        let two = store.peek(&2).map(|anchor| Arc::as_ptr(&anchor));
+        let inserted = insert(&store, 3, NOW);
+        assert!(inserted.found.is_ok());
+        assert_eq!(inserted.evicted.map(|anchor| Arc::as_ptr(&anchor)), two);
+        assert_eq!(sorted(&store), [3]);
+    }
+
+    #[test]
+    fn what_is_live_stays_and_a_new_key_finds_no_room() {
+        let store = Store::new(2);
+        call(&store, 1, Rest::Live, moment(10));
+        call(&store, 2, Rest::Clean, NOW);
+        let in_flight = store.get(&2).unwrap();
+        let full = insert(&store, 3, NOW);
+        assert!(full.found.is_err() && full.evicted.is_none());
+        drop(full);
+        assert!(insert(&store, 3, moment(9)).found.is_err());
+        assert_eq!(sorted(&store), [1, 2]);
+        assert!(
+            insert(&store, 1, NOW).found.is_ok(),
+            "a key that is there needs no room"
+        );
+
+        assert!(
+            insert(&store, 3, moment(10)).evicted.is_some(),
+            "its time is over"
+        );
+        assert_eq!(sorted(&store), [2, 3]);
+        drop(in_flight);
+        insert(&store, 4, moment(10));
+        assert_eq!(sorted(&store), [3, 4], "and so is that call");
+    }
+
+    #[test]
+    fn a_cell_that_a_call_made_clean_is_clean_again_for_the_store() {
+        for (rest, until) in [(Rest::Unclean, NOW), (Rest::Live, Moment::NEVER)] {
+            let store = Store::new(2);
+            call(&store, 1, rest, until);
+            call(&store, 2, Rest::Live, Moment::NEVER);
+            assert!(insert(&store, 3, NOW).found.is_ok() == (rest == Rest::Unclean));
+            let store = Store::new(3);
+            call(&store, 1, rest, until);
+            call(&store, 2, Rest::Unclean, NOW);
+            call(&store, 3, Rest::Live, Moment::NEVER);
+            // Files all three, and takes the second or the first.
+            let gone = if rest == Rest::Unclean { 1 } else { 2 };
+            insert(&store, 4, NOW);
+            assert!(store.peek(&gone).is_none());
+            call(&store, 3, Rest::Clean, NOW);
+            call(&store, 4, Rest::Unclean, NOW);
+            insert(&store, 5, NOW);
+            assert!(
+                store.peek(&3).is_none(),
+                "the clean one goes, though it is newer"
+            );
+        }
+    }
+
+    /// What a store must do, in the plainest words: a list, least recently used first.
+    #[derive(Default)]
+    struct Plain {
+        cells: Vec<PlainCell>,
+    }
+
+    struct PlainCell {
+        key: u32,
+        rest: Rest,
+        until: u64,
+        held: Vec<LampAnchor>,
+    }
+
+    impl Plain {
+        fn evict(&mut self, now: u64) -> Option<(u32, Rest)> {
+            let rest = |cell: &PlainCell| match cell.rest {
+                _ if !cell.held.is_empty() => Rest::Live,
+                Rest::Live if cell.until <= now => Rest::Unclean,
+                rest => rest,
+            };
+            let find = |wanted| self.cells.iter().position(|cell| rest(cell) == wanted);
+            let at = find(Rest::Clean).or_else(|| find(Rest::Unclean))?;
+            let cell = self.cells.remove(at);
+            Some((cell.key, rest(&cell)))
+        }
+    }
+
+    #[test]
+    fn any_serial_history_evicts_as_the_plain_list_does() {
+        for seed in 0..40_u64 {
+            let mut state = seed;
+            let mut random = move |below: u64| {
+                // Knuth's multiplier; the upper bits are good enough.
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
+                (state >> 33) % below
+            };
+            let capacity = 1 + usize::try_from(seed % 7).unwrap();
+            let store = Store::<u32, Lamp>::new(capacity);
+            let mut plain = Plain::default();
+            let mut now = 0;
+            for step in 0..2000 {
+                now += random(3);
+                let key = u32::try_from(random(12)).unwrap();
+                let known = plain.cells.iter().position(|cell| cell.key == key);
+                match (random(8), known) {
+                    (0, _) => {
+                        assert_eq!(store.peek(&key).is_some(), known.is_some());
+                    }
+                    (1, Some(at)) => {
+                        // A call begins.
+                        let mut cell = plain.cells.remove(at);
+                        cell.held.push(store.get(&key).unwrap());
+                        plain.cells.push(cell);
+                    }
+                    (2, Some(at)) => {
+                        // Calls end, and what they say changes the cell.
+                        let cell = &mut plain.cells[at];
+                        cell.until = now + random(9);
+                        cell.rest = [Rest::Clean, Rest::Unclean, Rest::Live]
+                            [usize::try_from(random(3)).unwrap()];
+                        if let Some(anchor) = cell.held.first() {
+                            set(anchor, cell.rest, moment(cell.until));
+                        } else {
+                            set(&store.get(&key).unwrap(), cell.rest, moment(cell.until));
+                            let cell = plain.cells.remove(at);
+                            plain.cells.push(cell);
+                        }
+                    }
+                    (3, Some(at)) => plain.cells[at].held.clear(),
+                    (4, _) if random(20) == 0 => {
+                        assert_eq!(store.forget(&key), known.is_some());
+                        plain.cells.retain(|cell| cell.key != key);
+                    }
+                    _ => {
+                        let inserted = insert(&store, key, moment(now));
+                        if let Some(at) = known {
+                            let cell = plain.cells.remove(at);
+                            plain.cells.push(cell);
+                            assert!(inserted.found.is_ok() && inserted.evicted.is_none());
+                        } else {
+                            let full = plain.cells.len() == capacity;
+                            let gone = full.then(|| plain.evict(now)).flatten();
+                            assert_eq!(
+                                inserted.found.is_err(),
+                                full && gone.is_none(),
+                                "seed {seed} step {step}"
+                            );
+                            let unclean = matches!(gone, Some((_, Rest::Unclean)));
+                            assert_eq!(
+                                inserted.evicted.is_some(),
+                                unclean,
+                                "seed {seed} step {step}"
+                            );
+                            if inserted.found.is_ok() {
+                                plain.cells.push(PlainCell {
+                                    key,
+                                    rest: Rest::Clean,
+                                    until: 0,
+                                    held: Vec::new(),
+                                });
+                            }
+                        }
+                    }
+                }
+                let mut keys: Vec<_> = plain.cells.iter().map(|cell| cell.key).collect();
+                keys.sort_unstable();
+                assert_eq!(sorted(&store), keys, "seed {seed} step {step}");
+                assert_eq!(lock(&store.order).len(), keys.len());
+            }
+        }
+    }
+
+    #[test]
+    fn forgetting_takes_a_cell_out_whatever_its_state() {
+        let store = Store::new(4);
+        call(&store, 1, Rest::Clean, NOW);
+        call(&store, 2, Rest::Unclean, NOW);
+        call(&store, 3, Rest::Live, Moment::NEVER);
+        call(&store, 4, Rest::Unclean, NOW);
+        let four = store.get(&4).unwrap();
+        insert(&store, 5, NOW);
+        insert(&store, 6, NOW);
+        // Now one is unclean, one live, one held, and one waits.
+        assert_eq!(sorted(&store), [2, 3, 4, 6]);
+        for key in [2, 3, 4, 6] {
+            let anchor = store.get(&key).unwrap();
+            assert!(store.forget(&key));
+            assert!(!store.forget(&key));
+            assert!(
+                anchor.cell().word().is_busy(),
+                "nobody is admitted there any more"
+            );
+            assert!(anchor.cell().step_unless_retired(|_, (), _| ()).is_err());
+        }
+        assert!(store.keys().is_empty());
+        assert_eq!(lock(&store.order).len(), 0);
+        call(&store, 4, Rest::Clean, NOW);
+        assert!(!Arc::ptr_eq(&four, &store.get(&4).unwrap()));
+    }
+
+    #[test]
+    fn a_capacity_of_one_is_enough_for_one() {
+        let store = Store::new(1);
+        for key in 0..100 {
+            call(&store, key, Rest::Clean, NOW);
+            assert_eq!(sorted(&store), [key]);
+        }
+    }
+
+    #[test]
+    fn look_ups_past_what_the_tick_counts_keep_working_without_a_shared_write() {
+        let store = Store::new(3);
+        for key in [1, 2, 3] {
+            call(&store, key, Rest::Clean, NOW);
+        }
+        for _ in 0..40_000 {
+            store.get(&1);
+            store.get(&3);
+        }
+        let tick = store.tick.load(Ordering::Relaxed);
+        assert_eq!(tick & LOOKS, LOOKS);
+        store.get(&1);
+        store.get(&3);
+        assert_eq!(store.tick.load(Ordering::Relaxed), tick);
+        call(&store, 4, Rest::Clean, NOW);
+        assert_eq!(
+            sorted(&store),
+            [1, 3, 4],
+            "who was not looked up goes first"
+        );
+        store.get(&1);
+        call(&store, 5, Rest::Clean, NOW);
+        assert_eq!(sorted(&store), [1, 4, 5], "and the order is exact again");
+    }
+
+    #[test]
+    fn a_crowd_of_the_dead_or_the_cooling_is_not_looked_at_again_for_each_new_key() {
+        const CROWD: u32 = 1000;
+        for (rest, until) in [(Rest::Unclean, NOW), (Rest::Live, moment(1000))] {
+            let store = Store::new(CROWD as usize);
+            for key in 0..CROWD {
+                call(&store, key, rest, until);
+            }
+            let before = examined();
+            for key in CROWD..3 * CROWD {
+                let found = insert(&store, key, NOW).found;
+                assert_eq!(found.is_ok(), rest == Rest::Unclean);
+                if let Ok(anchor) = found {
+                    set(&anchor, rest, until);
+                }
+            }
+            let looks = examined() - before;
+            assert!(looks <= 3 * 2 * u64::from(CROWD), "{looks} looks");
+            assert!(
+                insert(&store, 0, moment(1000)).found.is_ok(),
+                "the dead make room"
+            );
+        }
+    }
+
+    #[test]
+    fn many_keys_pass_through_a_small_store_and_the_live_stay() {
+        let store = Store::new(1000);
+        for key in 0..10 {
+            call(&store, key, Rest::Live, Moment::NEVER);
+        }
+        for key in 10..50_000 {
+            call(&store, key, Rest::Clean, NOW);
+        }
+        let keys = sorted(&store);
+        assert_eq!(keys.len(), 1000);
+        assert_eq!(keys[..10], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        assert_eq!(keys[10..], *(49_010..50_000).collect::<Vec<_>>());
+    }
+
+    thread_local!(static FUSE: std::cell::Cell<Option<u32>> = const { std::cell::Cell::new(None) });
+
+    /// Code of the user's: panics when the fuse has burnt down.
+    fn burn() {
+        let left = FUSE.get();
+        FUSE.set(left.map(|left| left.saturating_sub(1)));
+        assert_ne!(left, Some(0), "a key's");
+    }
+
+    #[derive(Debug)]
+    struct Hostile(u32);
+
+    impl Hash for Hostile {
+        fn hash<H: Hasher>(&self, state: &mut H) {
+            burn();
+            // Few hashes, so that `Eq` has work.
+            state.write_u32(self.0 % 2);
+        }
+    }
+
+    impl PartialEq for Hostile {
+        fn eq(&self, other: &Self) -> bool {
+            burn();
+            self.0 == other.0
+        }
+    }
+
+    impl Eq for Hostile {}
+
+    impl Clone for Hostile {
+        fn clone(&self) -> Self {
+            burn();
+            Self(self.0)
+        }
+    }
+
+    #[test]
+    fn a_key_that_panics_anywhere_wedges_nothing() {
+        let ops: [fn(&Store<Hostile, Lamp>); 5] = [
+            |store| drop(store.get(&Hostile(1))),
+            |store| drop(insert(store, Hostile(9), NOW)),
+            |store| drop(insert(store, Hostile(2), NOW)),
+            |store| assert!(store.forget(&Hostile(3))),
+            |store| drop(store.keys()),
+        ];
+        let mut panics = 0;
+        for op in ops {
+            for fuse in 0.. {
+                let store = Store::new(4);
+                for key in 0..4 {
+                    insert(&store, Hostile(key), NOW);
+                }
+                FUSE.set(Some(fuse));
+                let result = catch_unwind(AssertUnwindSafe(|| op(&store)));
+                FUSE.set(None);
+
+                let keys: HashSet<_> = store.keys().into_iter().map(|key| key.0).collect();
+                assert_eq!(keys.len(), lock(&store.order).len(), "{keys:?}");
+                for key in &keys {
+                    let anchor = store.get(&Hostile(*key)).unwrap();
+                    assert!(!anchor.cell().word().is_busy(), "no retired cell is left");
+                }
+                for key in 10..20 {
+                    insert(&store, Hostile(key), NOW);
+                    assert!(store.peek(&Hostile(key)).is_some());
+                    assert!(store.keys().len() <= 4);
+                }
+                if result.is_ok() {
+                    break;
+                }
+                panics += 1;
+            }
+        }
+        assert!(panics >= 10, "{panics} places were tried");
+    }
+
+    #[test]
+    fn a_cell_that_cannot_be_made_changes_nothing() {
+        let store = Store::<u32, Lamp>::new(1);
+        call(&store, 1, Rest::Clean, NOW);
+        let make = |_: &u32| -> Cell<Lamp> { panic!("a key's `Display`") };
+        assert!(catch_unwind(AssertUnwindSafe(|| store.get_or_insert(2, NOW, make))).is_err());
+        assert_eq!(store.keys(), [1]);
+        call(&store, 2, Rest::Clean, NOW);
+        assert_eq!(store.keys(), [2]);
+    }
+
+    #[test]
+    fn a_key_may_come_back_to_the_store_when_it_is_dropped() {
+        struct Back(u32, std::rc::Weak<Store<Back, Lamp>>);
+        impl Hash for Back {
+            fn hash<H: Hasher>(&self, state: &mut H) {
+                self.0.hash(state);
+            }
+        }
+        impl PartialEq for Back {
+            fn eq(&self, other: &Self) -> bool {
+                self.0 == other.0
+            }
+        }
+        impl Eq for Back {}
+        impl Drop for Back {
+            fn drop(&mut self) {
+                if let Some(store) = self.1.upgrade() {
+                    assert!(!format!("{store:?}").is_empty());
+                }
+            }
+        }
+        let store = Rc::new(Store::new(2));
+        for key in 0..5000 {
+            insert(&store, Back(key, Rc::downgrade(&store)), NOW);
+            insert(&store, Back(key, Rc::downgrade(&store)), NOW);
         }
     }
 }

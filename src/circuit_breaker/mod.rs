@@ -49,3 +49,15 @@ pub enum WhenOpen {
     /// time.
     NotReady,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::circuit::Circuit;
+    use crate::cell::Cell;
+
+    #[test]
+    fn a_circuit_takes_no_more_than_its_192_bytes() {
+        let size = size_of::<Cell<Circuit>>();
+        assert!(size <= 192, "{size}");
+    }
+}
