@@ -482,6 +482,7 @@ pub(crate) mod tests {
         cell.step(|lamp, (), notes| lamp.go(notes));
     }
 
+    #[allow(clippy::unnecessary_wraps)] // It has the shape of an update.
     fn raise(word: Word) -> Option<Word> {
         Some(word.with_streak(word.streak() + 1))
     }
@@ -680,6 +681,24 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_waker_may_end_its_service_when_it_is_woken() {
+        struct Ends(StdMutex<Option<Waiter>>);
+        impl Wake for Ends {
+            fn wake(self: Arc<Self>) {
+                drop(self.0.lock().unwrap().take());
+            }
+        }
+        let cell = cell(Observers::default());
+        let ends = Arc::new(Ends(StdMutex::new(None)));
+        let waker = Waker::from(Arc::clone(&ends));
+        let mut waiter = None;
+        cell.wait(&mut waiter, &mut Context::from_waker(&waker));
+        *ends.0.lock().unwrap() = waiter;
+        go(&cell);
+        assert!(ends.0.lock().unwrap().is_none());
+    }
+
+    #[test]
     fn a_waker_that_panics_keeps_nobody_asleep_and_no_event_back() {
         struct Bomb;
         impl Wake for Bomb {
@@ -744,7 +763,10 @@ pub(crate) mod tests {
         let cell = cell(Observers::default());
         assert!(!cell.observed());
         go(&cell);
-        assert!(!lock(&cell.inside).notes.begin());
+        assert_eq!(
+            format!("{:?}", lock(&cell.inside).notes),
+            "Notes { queue: None }"
+        );
     }
 
     #[test]

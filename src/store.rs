@@ -99,7 +99,7 @@ impl<K: Hash + Eq, M: Machine> Store<K, M> {
     ) -> Inserted<M> {
         // Made before the lock is taken: a key's `Hash` and `Display` are the user's.
         let hash = self.map.look(&key).hash;
-        let made = Arc::new(Anchor::Cell(make(&key)));
+        let fresh = Arc::new(Anchor::Cell(make(&key)));
         // What the map drops, evicted keys among it, it drops after the lock is free.
         let _pin = self.map.pin();
         let mut order = lock(&self.order);
@@ -120,7 +120,7 @@ impl<K: Hash + Eq, M: Machine> Store<K, M> {
             }
             let Some(evicted) = order.evict(now) else {
                 return Inserted {
-                    found: Err(made),
+                    found: Err(fresh),
                     evicted: None,
                 };
             };
@@ -131,17 +131,17 @@ impl<K: Hash + Eq, M: Machine> Store<K, M> {
         // All look-ups before this insertion are older than it, and all after it are newer.
         let mark = (self.tick.load(Ordering::Relaxed) | LOOKS) + 1;
         self.tick.store(mark, Ordering::Relaxed);
-        made.cell().used().store(mark, Ordering::Relaxed);
+        fresh.cell().used().store(mark, Ordering::Relaxed);
         let id = order.next_id(hash);
-        self.map.insert(id, key, Arc::clone(&made));
+        self.map.insert(id, key, Arc::clone(&fresh));
         order.waiting.push(Reverse(Entry {
             at: mark,
             id,
-            anchor: Arc::clone(&made),
+            anchor: Arc::clone(&fresh),
         }));
         drop(order);
         Inserted {
-            found: Ok(made),
+            found: Ok(fresh),
             evicted: gone.and_then(|gone| (!gone.clean).then_some(gone.entry.anchor)),
         }
     }
@@ -757,6 +757,26 @@ mod tests {
                 "the clean one goes, though it is newer"
             );
         }
+    }
+
+    #[test]
+    fn only_the_first_look_up_of_a_filed_cell_leaves_word() {
+        let store = Store::new(3);
+        call(&store, 1, Rest::Unclean, NOW);
+        call(&store, 2, Rest::Live, Moment::NEVER);
+        call(&store, 3, Rest::Clean, NOW);
+        let in_flight = store.get(&3).unwrap();
+        insert(&store, 4, NOW);
+        let stirred_by = |key| {
+            store.stirred.store(0, Ordering::Relaxed);
+            store.get(&key);
+            store.stirred.load(Ordering::Relaxed) != 0
+        };
+        assert!(!stirred_by(3), "a call in flight is looked at again anyway");
+        assert!(!stirred_by(4), "it was never filed");
+        assert!(stirred_by(2));
+        assert!(!stirred_by(3) && !stirred_by(2));
+        drop(in_flight);
     }
 
     /// What a store must do, in the plainest words: a list, least recently used first.

@@ -264,3 +264,29 @@ impl<K> fmt::Debug for KeyedCircuitBreakerHandle<K> {
             .finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::CircuitBreakerLayer;
+
+    #[test]
+    fn a_circuit_that_was_reset_or_forced_by_hand_is_no_secret_to_the_store() {
+        let layer = CircuitBreakerLayer::new()
+            .failure_threshold(1)
+            .per_key(|key: &String| key.as_str(), 1);
+        let handle = layer.handle();
+        handle.try_acquire("a").unwrap().failure();
+        handle.try_acquire("b").unwrap().success();
+        assert_eq!(handle.keys(), ["a"], "it is live");
+        handle.reset("a");
+        handle.try_acquire("b").unwrap().success();
+        assert_eq!(handle.keys(), ["b"]);
+
+        assert!(handle.force_open("c"));
+        assert_eq!(handle.keys(), ["c"]);
+        assert!(!handle.force_open("d"), "a pinned circuit is live");
+        handle.reset("c");
+        assert!(handle.force_open("d"));
+        assert_eq!(handle.keys(), ["d"]);
+    }
+}

@@ -35,6 +35,8 @@
 //!
 //! Everything else is `Relaxed`, and the source says why that is enough.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc as StdArc, Mutex as StdMutex};
 use std::task::{Context, Wake, Waker};
