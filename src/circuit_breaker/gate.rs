@@ -159,14 +159,6 @@ struct Waiting {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        if let Some(waiter) = &self.waiter {
-            waiter.forget();
-        }
-    }
-}
-
 /// For whose call the last `poll_ready` was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Readiness {
@@ -698,7 +690,13 @@ where
             Ok(admission) => return Ok(admission),
             Err(kept) => kept,
         };
-        for name in circuits.router.substitutes(key) {
+        // A layer that only observes sends no call elsewhere, either.
+        let substitutes = if circuits.rules().observe_only {
+            &[]
+        } else {
+            circuits.router.substitutes(key)
+        };
+        for name in substitutes {
             match circuits.acquire(name, || name.to_owned()) {
                 Ok(admission) => {
                     (self.rewrite)(req, name);

@@ -110,6 +110,11 @@ pub mod future;
 mod gate;
 mod handle;
 mod layer;
+/// The interleaving models; see `tests/loom`.
+#[cfg(tower_breaker_loom)]
+#[doc(hidden)]
+#[path = "../../tests/loom/models.rs"]
+pub mod models;
 mod permit;
 mod service;
 mod window;
@@ -146,4 +151,16 @@ pub enum WhenOpen {
     /// It is pending until a probe may go, so that `tower::balance` and its like choose another endpoint. It needs a tokio runtime with
     /// time.
     NotReady,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::circuit::Circuit;
+    use crate::cell::Cell;
+
+    #[test]
+    fn a_circuit_takes_no_more_than_its_192_bytes() {
+        let size = size_of::<Cell<Circuit>>();
+        assert!(size <= 192, "{size}");
+    }
 }

@@ -154,8 +154,13 @@ impl Admission {
             return Recorded::Applied;
         }
         let now = cell.now();
-        let recorded = cell
-            .step(|circuit, rules, notes| circuit.record(rules, now, self.ticket, outcome, notes));
+        let recorded = cell.step_unless_retired(|circuit, rules, notes| {
+            circuit.record(rules, now, self.ticket, outcome, notes)
+        });
+        // Forgotten while the call was in flight: its result is lost, and nobody is told of a circuit that is gone.
+        let Ok(recorded) = recorded else {
+            return Recorded::Stale;
+        };
         if recorded == Recorded::Stale && cell.observed() {
             cell.tell(&Event::LateVerdict {
                 name: cell.name().map(Name::as_str),

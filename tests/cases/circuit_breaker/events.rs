@@ -272,9 +272,13 @@ fn transitions_come_in_order_and_one_at_a_time_from_many_threads() {
             .observe(observer);
         let mut tasks = JoinSet::new();
         for task in 0..64 {
-            let handle = layer.handle();
+            let (handle, seen) = (layer.handle(), Arc::clone(&seen));
             tasks.spawn(async move {
-                for round in 0..200 {
+                // On, until there was something to see: a thread that is put to sleep with the probe in hand stops all others.
+                for round in 0.. {
+                    if round >= 200 && seen.last.load(Ordering::Relaxed) > 100 {
+                        return;
+                    }
                     if let Ok(permit) = handle.try_acquire() {
                         if (task + round) % 3 == 0 {
                             permit.failure();
@@ -291,7 +295,6 @@ fn transitions_come_in_order_and_one_at_a_time_from_many_threads() {
         while let Some(done) = tasks.join_next().await {
             done.unwrap();
         }
-        assert!(seen.last.load(Ordering::Relaxed) > 100);
         assert_eq!(seen.wrong.load(Ordering::Relaxed), 0);
     });
 }
