@@ -88,3 +88,8 @@ pub use self::refusal::{AsBoxError, IntoError, Reason, Refusal, Refuse, RefuseWi
 
 /// A boxed error, as tower's.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The README's code, compiled and run with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

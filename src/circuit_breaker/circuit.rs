@@ -104,7 +104,7 @@ impl Rules {
         // Counts are far below 2⁵³, up to which an f64 is exact.
         #[allow(clippy::cast_precision_loss)]
         let reached = failures as f64 >= rate.fraction * calls as f64;
-        calls >= u64::from(minimum) && failures > 0 && reached
+        calls >= u64::from(minimum) && reached
     }
 
     /// What a result says, a success's time taken into account.
@@ -251,7 +251,7 @@ pub struct CircuitBreakerSnapshot {
     pub forced: bool,
     /// How many calls failed in a row while closed; kept from a trip until the circuit closes again.
     pub streak: u32,
-    /// What is left of the cooldown, or of the probe's lease; `None` if neither runs, or it has no end.
+    /// What is left of the cooldown, zero once a probe is due, or of the probe's lease; `None` if neither runs, or it has no end.
     pub time_left: Option<Duration>,
     /// How often it has tripped since it was made or reset.
     pub trips: u64,
@@ -508,7 +508,8 @@ impl Circuit {
 
     // ===== by hand =====
 
-    pub(super) fn force_open(&mut self, notes: &mut Notes<Note>) {
+    pub(super) fn force_open(&mut self, rules: &Rules, now: Moment, notes: &mut Notes<Note>) {
+        self.expire(rules, now, notes);
         if self.phase != Phase::Forced {
             self.until = Moment::NEVER;
             self.trips += u64::from(self.phase.state() != State::Open);
@@ -516,7 +517,8 @@ impl Circuit {
         }
     }
 
-    pub(super) fn reset(&mut self, rules: &Rules, notes: &mut Notes<Note>) {
+    pub(super) fn reset(&mut self, rules: &Rules, now: Moment, notes: &mut Notes<Note>) {
+        self.expire(rules, now, notes);
         self.clear(rules);
         self.last = None;
         self.trips = 0;
@@ -639,8 +641,9 @@ impl Rules {
     /// The cooldown after one of `cooldown`.
     fn grow(&self, cooldown: Duration) -> Duration {
         match self.backoff {
-            Some(Backoff { factor, max }) if cooldown < max => times(cooldown, factor).min(max),
-            _ => cooldown,
+            // Never less than it was: `max` may be below it, and a float rounds.
+            Some(Backoff { factor, max }) => times(cooldown, factor).min(max).max(cooldown),
+            None => cooldown,
         }
     }
 
@@ -737,3 +740,12 @@ impl Circuit {
             .is_some_and(|tally| tally.totals(now).1 > 0)
     }
 }
+
+#[cfg(test)]
+mod driver;
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod rows;
+#[cfg(test)]
+mod walk;

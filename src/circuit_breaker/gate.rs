@@ -15,7 +15,7 @@ use tokio::time::{Sleep, sleep};
 use super::WhenOpen;
 use super::circuit::{Circuit, Denied, Rules, Ticket};
 use super::permit::Admission;
-use crate::cell::{Anchor, Cell, Retired, Shared, Waiter};
+use crate::cell::{Anchor, Cell, Count, Retired, Shared, Waiter};
 use crate::clock::{Moment, nanos};
 use crate::event::Event;
 use crate::health_router::HealthRouter;
@@ -167,17 +167,6 @@ pub struct One {
     at_once: bool,
 }
 
-/// Whose count a service's anchor is. Its own costs an allocation, so it is made when the service is called for the second time: a clone for a single
-/// request pays nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Count {
-    /// The layer's, or that of the service it is a clone of; it was not called yet.
-    Shared,
-    /// The same; it was called once.
-    SharedOnce,
-    Own,
-}
-
 /// What a service keeps while it waits.
 #[derive(Default)]
 struct Waiting {
@@ -226,15 +215,7 @@ impl One {
 
     /// The anchor for one more permit.
     fn hold(&mut self) -> CircuitAnchor {
-        match self.count {
-            Count::Shared => self.count = Count::SharedOnce,
-            Count::SharedOnce => {
-                self.anchor = Arc::new(self.anchor.again());
-                self.count = Count::Own;
-            }
-            Count::Own => {}
-        }
-        Arc::clone(&self.anchor)
+        self.count.hold(&mut self.anchor)
     }
 
     /// Why a call is refused whose inner service is not ready.
@@ -806,7 +787,13 @@ where
             Ok(admission) => return Ok(admission),
             Err(kept) => kept,
         };
-        for name in circuits.router.substitutes(key) {
+        // A layer that only observes sends no call elsewhere, either.
+        let substitutes = if circuits.rules().observe_only {
+            &[]
+        } else {
+            circuits.router.substitutes(key)
+        };
+        for name in substitutes {
             match circuits.acquire(name, || name.to_owned()) {
                 Ok(admission) => {
                     (self.rewrite)(req, name);

@@ -104,10 +104,17 @@
 use std::time::Duration;
 
 mod circuit;
+#[cfg(test)]
+mod costs;
 pub mod future;
 mod gate;
 mod handle;
 mod layer;
+/// The interleaving models; see `tests/loom`.
+#[cfg(tower_breaker_loom)]
+#[doc(hidden)]
+#[path = "../../tests/loom/models.rs"]
+pub mod models;
 mod permit;
 mod service;
 mod window;
@@ -144,4 +151,16 @@ pub enum WhenOpen {
     /// It is pending until a probe may go, so that `tower::balance` and its like choose another endpoint. It needs a tokio runtime with
     /// time.
     NotReady,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::circuit::Circuit;
+    use crate::cell::Cell;
+
+    #[test]
+    fn a_circuit_takes_no_more_than_its_192_bytes() {
+        let size = size_of::<Cell<Circuit>>();
+        assert!(size <= 192, "{size}");
+    }
 }

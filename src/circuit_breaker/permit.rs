@@ -168,8 +168,13 @@ fn settle(cell: &Cell<Circuit>, ticket: Ticket, outcome: Outcome) -> Recorded {
         return Recorded::Applied;
     }
     let now = cell.now();
-    let recorded =
-        cell.step(|circuit, rules, notes| circuit.record(rules, now, ticket, outcome, notes));
+    let recorded = cell.step_unless_retired(|circuit, rules, notes| {
+        circuit.record(rules, now, ticket, outcome, notes)
+    });
+    // Forgotten while the call was in flight: its result is lost, and nobody is told of a circuit that is gone.
+    let Ok(recorded) = recorded else {
+        return Recorded::Stale;
+    };
     if recorded == Recorded::Stale && cell.observed() {
         cell.tell(&Event::LateVerdict {
             name: cell.name().map(Name::as_str),
