@@ -137,6 +137,13 @@ impl<M: Machine> Cell<M> {
         (self.word.load(Ordering::Relaxed) == word.bits()).then(|| Moment::from_nanos(until))
     }
 
+    /// The moment, whatever word it belongs to: to see whether it was moved.
+    #[inline]
+    pub(crate) fn any_until(&self) -> Moment {
+        // Relaxed: who sees the old one could as well have come a little earlier.
+        Moment::from_nanos(self.until.load(Ordering::Relaxed))
+    }
+
     /// Changes the word without the lock, where `f` finds that enough and nobody else changes it at the same time. Answers `false`, with
     /// nothing changed, where not: then it takes a step.
     #[inline]

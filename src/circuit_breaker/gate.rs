@@ -160,6 +160,8 @@ pub struct One {
     waiting: Option<Box<Waiting>>,
     /// What the next call has to know of an answer of no.
     noted: u64,
+    /// The print of the moment that it came from.
+    print: u32,
     ready: Readiness,
     /// Whose count `anchor` is.
     count: Count,
@@ -173,6 +175,14 @@ struct Waiting {
     waiter: Option<Waiter>,
     /// When the oracle's answer runs out; only with [`WhenOpen::NotReady`].
     timer: Option<Pin<Box<Sleep>>>,
+}
+
+/// The lower half of a moment, to tell whether it was moved: there is no room for more in a service. Two moments that have it in common are at least four
+/// seconds apart.
+#[inline]
+#[allow(clippy::cast_possible_truncation)]
+fn print(moment: Moment) -> u32 {
+    moment.as_nanos() as u32
 }
 
 /// For whose call the last `poll_ready` was.
@@ -197,6 +207,7 @@ impl One {
             anchor,
             waiting: None,
             noted: 0,
+            print: 0,
             ready: Readiness::Unknown,
             count: Count::Shared,
         }
@@ -336,6 +347,7 @@ impl<Req> Gate<Req> for One {
         match cell.until(word) {
             Some(until) if now < until => {
                 self.noted = until.nanos_left(now);
+                self.print = print(until);
                 self.ready = Readiness::RefusedAtOnce;
                 Poll::Ready(false)
             }
@@ -387,7 +399,8 @@ impl<Req> Gate<Req> for One {
         }
         let (cell, left) = (self.anchor.cell(), self.noted);
         let word = cell.word();
-        if !Circuit::is_open(word) || left < NEAR {
+        let is_moved = print(cell.any_until()) != self.print;
+        if !Circuit::is_open(word) || is_moved || left < NEAR {
             return None;
         }
         self.ready = Readiness::Unknown;
