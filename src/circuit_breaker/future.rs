@@ -148,3 +148,63 @@ impl<F: fmt::Debug, C, R, Req, T> fmt::Debug for ResponseFuture<F, C, R, Req, T>
         debug.finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::future::{Ready, ready};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use tokio_test::{assert_ready_ok, task};
+    use tower_layer::Layer;
+    use tower_service::Service;
+
+    use super::*;
+    use crate::{CircuitBreakerLayer, Refusal};
+
+    struct Down;
+
+    impl Service<()> for Down {
+        type Response = ();
+        type Error = u8;
+        type Future = Ready<Result<(), u8>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), u8>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, (): ()) -> Self::Future {
+            ready(Err(7))
+        }
+    }
+
+    #[derive(Clone)]
+    struct Panics;
+
+    impl Refuse<(), (), u8> for Panics {
+        type Error = Infallible;
+
+        fn refuse(&self, (): (), _: Refusal) -> Result<(), Infallible> {
+            Ok(())
+        }
+
+        fn convert(_: u8) -> Infallible {
+            panic!("convert")
+        }
+    }
+
+    #[test]
+    fn an_error_counts_though_its_conversion_panics() {
+        let layer = CircuitBreakerLayer::new().refuse(Panics);
+        let handle = layer.handle();
+        let mut service = layer.layer(Down);
+        // The first call is of a shared count, and the others are not.
+        for failures in 1..=3 {
+            assert_ready_ok!(task::spawn(()).enter(|cx, _| service.poll_ready(cx)));
+            let mut call = task::spawn(service.call(()));
+            assert!(catch_unwind(AssertUnwindSafe(|| call.poll())).is_err());
+            assert_eq!(handle.snapshot().streak, failures);
+        }
+        assert_eq!(handle.state(), crate::State::Open);
+    }
+}

@@ -830,3 +830,116 @@ fn shortest(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> 
         (one, other) => one.or(other),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::future::{Ready, ready};
+
+    use tokio::time::advance;
+    use tokio_test::{assert_ready, assert_ready_ok, task};
+    use tower_layer::Layer;
+    use tower_service::Service;
+
+    use super::*;
+    use crate::clock::reads;
+    use crate::{CircuitBreakerHandle, CircuitBreakerLayer, Permit};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[derive(Debug)]
+    struct Tool;
+
+    impl Service<()> for Tool {
+        type Response = Option<Refusal>;
+        type Error = Infallible;
+        type Future = Ready<Result<Option<Refusal>, Infallible>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, (): ()) -> Self::Future {
+            ready(Ok(None))
+        }
+    }
+
+    /// Polls a service of an open circuit ready, lets `between` happen, and calls it: the refusal, and how often the call read the clock.
+    fn refused(
+        cooldown: Duration,
+        between: impl FnOnce(&CircuitBreakerHandle, Permit),
+    ) -> (Refusal, u64) {
+        let layer = CircuitBreakerLayer::new()
+            .recovery_duration(cooldown)
+            .refuse_with(|(), refusal| Ok(Some(refusal)));
+        let handle = layer.handle();
+        let late = handle.try_acquire().unwrap();
+        for _ in 0..3 {
+            handle.try_acquire().unwrap().failure();
+        }
+        let mut service = layer.layer(Tool);
+        assert_ready_ok!(task::spawn(()).enter(|cx, _| service.poll_ready(cx)));
+        between(&handle, late);
+        let mut answer = None;
+        let count = reads::during(|| {
+            let Ok(refusal) = assert_ready!(task::spawn(service.call(())).poll());
+            answer = refusal;
+        });
+        (answer.expect("refused"), count)
+    }
+
+    fn told(refusal: &Refusal) -> (Reason, Option<Duration>) {
+        (refusal.reason(), refusal.retry_after())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_answer_of_poll_ready_is_told_without_another_look_at_the_clock() {
+        let (refusal, count) = refused(30 * SECOND, |_, late| drop(late));
+        assert_eq!(told(&refusal), (Reason::CircuitOpen, Some(30 * SECOND)));
+        assert_eq!(refusal.last_failure(), Some(Failure::transient().kind()));
+        assert_eq!(count, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cooldown_that_was_moved_since_is_told_as_it_is_now() {
+        let (refusal, count) = refused(30 * SECOND, |_, late| {
+            late.record(Failure::rate_limited().with_retry_after(60 * SECOND));
+        });
+        assert_eq!(told(&refusal), (Reason::CircuitOpen, Some(60 * SECOND)));
+        assert_eq!(refusal.last_failure(), Some(Failure::rate_limited().kind()));
+        assert_eq!(count, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_circuit_that_is_open_no_longer_is_asked_anew() {
+        // The moment of a cooldown without end is that of a circuit which is closed or pinned.
+        for cooldown in [30 * SECOND, Duration::MAX] {
+            let (refusal, _) = refused(cooldown, |handle, _| handle.force_open());
+            assert_eq!(told(&refusal), (Reason::ForcedOpen, None));
+            let (refusal, _) = refused(cooldown, |handle, _| handle.reset());
+            assert_eq!(told(&refusal), (Reason::NotReady, Some(Duration::ZERO)));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_was_about_to_run_out_is_not_held() {
+        let milli = Duration::from_millis(1);
+        for (left, reason) in [
+            (SECOND, Reason::CircuitOpen),
+            (SECOND - milli, Reason::NotReady),
+        ] {
+            let layer = CircuitBreakerLayer::new()
+                .recovery_duration(left)
+                .refuse_with(|(), refusal| Ok(Some(refusal)));
+            let handle = layer.handle();
+            let mut service = layer.layer(Tool);
+            for _ in 0..3 {
+                handle.try_acquire().unwrap().failure();
+            }
+            assert_ready_ok!(task::spawn(()).enter(|cx, _| service.poll_ready(cx)));
+            advance(SECOND).await;
+            let Ok(answer) = assert_ready!(task::spawn(service.call(())).poll());
+            assert_eq!(answer.map(|refusal| refusal.reason()), Some(reason));
+        }
+    }
+}
