@@ -77,7 +77,7 @@ impl Clock {
         #[cfg(test)]
         reads::count();
         let passed = Instant::now().saturating_duration_since(self.epoch);
-        // The last second before [`Moment::NEVER`] is never over, which is cheaper than to look at the product.
+        // Kept a second below [`Moment::NEVER`], which costs less than to see whether the product fits.
         let secs = passed.as_secs().min(u64::MAX / 1_000_000_000 - 1);
         Moment(secs * 1_000_000_000 + u64::from(passed.subsec_nanos()))
     }
@@ -126,7 +126,21 @@ mod tests {
         );
         assert_eq!(Moment::START.left(now), Some(Duration::ZERO));
         assert_eq!(Moment::NEVER.left(now), None);
+        assert_eq!(
+            Moment::from_nanos(5_000_000_001).nanos_left(now),
+            2_000_000_001
+        );
+        assert_eq!(Moment::START.nanos_left(now), 0);
+        assert_eq!(Moment::NEVER.nanos_left(now), u64::MAX);
         assert_eq!(now.since(Moment::START), Duration::from_secs(3));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_clock_stops_short_of_never() {
+        let clock = Clock::start();
+        tokio::time::advance(Duration::from_secs(20_000_000_000)).await;
+        let late = clock.now();
+        assert!(late < Moment::NEVER && late.after(Duration::from_secs(2)) == Moment::NEVER);
     }
 
     #[tokio::test(start_paused = true)]

@@ -236,7 +236,7 @@ impl One {
             return Denied::NOT_READY;
         }
         let mut answer = None;
-        if ready == Readiness::Refused {
+        if ready == Readiness::Refused && !self.is_moved() {
             // The answer that was given then holds for this call; unless it was about to run out, the clock is not read again.
             let mut asked = Now::at(cell, Moment::from_nanos(self.noted));
             answer = Some(ask(cell, &mut asked));
@@ -246,6 +246,12 @@ impl One {
             _ => ask(cell, &mut Now::of(cell)),
         };
         answer.err().unwrap_or(Denied::NOT_READY)
+    }
+
+    /// Whether the moment of an answer of no has been moved since.
+    #[inline]
+    fn is_moved(&self) -> bool {
+        print(self.anchor.cell().any_until()) != self.print
     }
 
     // What `poll_ask` does not answer itself. Two functions, so that it has nothing to prepare for either.
@@ -267,6 +273,8 @@ impl One {
         self.ready = Readiness::Unknown;
         let cell = self.anchor.cell();
         let rules = cell.rules();
+        // Before the question: should it move now, the answer will not be held.
+        self.print = print(cell.any_until());
         let mut now = Now { cell, read };
         match ask(cell, &mut now) {
             Ok(()) => Poll::Ready(true),
@@ -399,8 +407,7 @@ impl<Req> Gate<Req> for One {
         }
         let (cell, left) = (self.anchor.cell(), self.noted);
         let word = cell.word();
-        let is_moved = print(cell.any_until()) != self.print;
-        if !Circuit::is_open(word) || is_moved || left < NEAR {
+        if !Circuit::is_open(word) || self.is_moved() || left < NEAR {
             return None;
         }
         self.ready = Readiness::Unknown;
@@ -869,9 +876,15 @@ mod tests {
         cooldown: Duration,
         between: impl FnOnce(&CircuitBreakerHandle, Permit),
     ) -> (Refusal, u64) {
-        let layer = CircuitBreakerLayer::new()
-            .recovery_duration(cooldown)
-            .refuse_with(|(), refusal| Ok(Some(refusal)));
+        let layer = CircuitBreakerLayer::new();
+        refused_by(layer.recovery_duration(cooldown), between)
+    }
+
+    fn refused_by(
+        layer: CircuitBreakerLayer,
+        between: impl FnOnce(&CircuitBreakerHandle, Permit),
+    ) -> (Refusal, u64) {
+        let layer = layer.refuse_with(|(), refusal| Ok(Some(refusal)));
         let handle = layer.handle();
         let late = handle.try_acquire().unwrap();
         for _ in 0..3 {
@@ -902,12 +915,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_cooldown_that_was_moved_since_is_told_as_it_is_now() {
-        let (refusal, count) = refused(30 * SECOND, |_, late| {
-            late.record(Failure::rate_limited().with_retry_after(60 * SECOND));
-        });
-        assert_eq!(told(&refusal), (Reason::CircuitOpen, Some(60 * SECOND)));
-        assert_eq!(refusal.last_failure(), Some(Failure::rate_limited().kind()));
-        assert_eq!(count, 1);
+        let layer = CircuitBreakerLayer::new();
+        let observed = layer.clone().observe(|_: &Event<'_>| ());
+        for layer in [layer, observed] {
+            let (refusal, count) = refused_by(layer, |_, late| {
+                late.record(Failure::rate_limited().with_retry_after(60 * SECOND));
+            });
+            assert_eq!(told(&refusal), (Reason::CircuitOpen, Some(60 * SECOND)));
+            assert_eq!(refusal.last_failure(), Some(Failure::rate_limited().kind()));
+            assert_eq!(count, 1);
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -926,7 +943,7 @@ mod tests {
         let milli = Duration::from_millis(1);
         for (left, reason) in [
             (SECOND, Reason::CircuitOpen),
-            (SECOND - milli, Reason::NotReady),
+            (SECOND.saturating_sub(milli), Reason::NotReady),
         ] {
             let layer = CircuitBreakerLayer::new()
                 .recovery_duration(left)
