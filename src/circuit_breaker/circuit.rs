@@ -572,7 +572,7 @@ impl Circuit {
     }
 
     /// Notices that the lease is over.
-    fn expire(&mut self, rules: &Rules, now: Moment, notes: &mut Notes<Note>) {
+    pub(super) fn expire(&mut self, rules: &Rules, now: Moment, notes: &mut Notes<Note>) {
         if self.phase == Phase::Probing && now >= self.until {
             notes.push(Note::LeaseExpired {
                 generation: self.generation,

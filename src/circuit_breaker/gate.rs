@@ -245,7 +245,15 @@ impl One {
             Some(answer) if !answer.is_err_and(Denied::is_near) => answer,
             _ => ask(cell, &mut Now::of(cell)),
         };
-        answer.err().unwrap_or(Denied::NOT_READY)
+        let Err(denied) = answer else {
+            return Denied::NOT_READY;
+        };
+        if denied.reason == Reason::CircuitOpen && !Circuit::is_open(cell.word()) {
+            // The probe's lease is over. Whoever is refused for it says so: observers hear of it, and the next one needs no lock to be refused.
+            let now = cell.now();
+            cell.step(|circuit, rules, notes| circuit.expire(rules, now, notes));
+        }
+        denied
     }
 
     /// Whether the moment of an answer of no has been moved since.

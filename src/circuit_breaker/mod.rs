@@ -89,7 +89,7 @@
 //!
 //! A call is refused with [`Reason::NotReady`](crate::Reason::NotReady), and takes no probe, when its inner service was not polled ready: nobody asked, or the circuit
 //! was open when they did and became due since. The answer that `poll_ready` gave holds for one call. It reads the clock, and `call` does so again only if
-//! less than a second of the wait was left.
+//! less than a second of the wait was left, or the circuit has moved since.
 //!
 //! With a circuit per key, the key is not known when readiness is asked for: it passes through, and the gate is asked in `call`.
 //!

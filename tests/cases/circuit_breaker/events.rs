@@ -14,6 +14,35 @@ use crate::support::{
 };
 
 #[tokio::test(start_paused = true)]
+async fn a_refused_call_notices_that_the_lease_is_over_and_asking_does_not() {
+    let recorder = Recorder::new();
+    let layer = CircuitBreakerLayer::new().observe(recorder.clone());
+    let handle = layer.handle();
+    let mut service = layer.layer(Tool::new());
+    trip(&mut service).await;
+    pass(secs(30)).await;
+    let hung = hold(&mut service, "").await;
+    recorder.take();
+
+    pass(secs(40)).await;
+    assert!(!handle.would_allow());
+    assert_eq!(handle.state(), State::Open);
+    assert_eq!(recorder.take(), [""; 0]);
+    refused(ask(&mut service, Ask::ok()).await);
+    refused(ask(&mut service, Ask::ok()).await);
+    assert_eq!(
+        recorder.take(),
+        [
+            "lease expired #2",
+            "half_open -> open (lease_expired) #3",
+            "refused circuit_open for 20s",
+            "refused circuit_open for 20s",
+        ]
+    );
+    drop(hung);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_history_of_an_outage_is_told_in_order() {
     let recorder = Recorder::new();
     let layer = CircuitBreakerLayer::new()
