@@ -178,6 +178,17 @@ impl<M: Machine> Cell<M> {
         })
     }
 
+    /// Lets the machine change what neither its word nor its moment mirrors, at the price of the lock alone: the word is not marked, and what
+    /// it counted is not taken over. `None`, with nothing changed, where that is not enough, or the cell is gone from its store: then
+    /// take a step.
+    pub(crate) fn quietly<R>(&self, f: impl FnOnce(&mut M, &M::Rules) -> Option<R>) -> Option<R> {
+        let mut inside = lock(&self.inside);
+        if inside.retired {
+            return None;
+        }
+        f(&mut inside.machine, &self.shared.rules)
+    }
+
     fn step_inside<R>(&self, f: impl FnOnce(&mut Inside<M>, &M::Rules) -> R) -> R {
         let mut inside = lock(&self.inside);
         let before = self.enter(&mut inside);

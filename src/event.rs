@@ -39,7 +39,7 @@ pub enum TransitionReason {
     FailureRate,
     /// A call failed in a way that no later call would fare better.
     FatalFailure,
-    /// The cooldown is over, and a call became the probe.
+    /// The cooldown is over, and a call became the probe; in a tripwire, whose cooldown is counted in refusals, the next call will.
     CooldownOver,
     /// The probe succeeded, the last one that was asked for.
     ProbeSucceeded,
@@ -51,6 +51,18 @@ pub enum TransitionReason {
     ForcedOpen,
     /// Somebody reset it.
     Reset,
+    /// The run has spent its turns.
+    MaxTurns,
+    /// The same call came too often in a row.
+    IdenticalCall,
+    /// Too many calls failed in a row.
+    ErrorStreak,
+    /// The run has spent its time.
+    Deadline,
+    /// A tripwire's probe was dropped without a verdict, or so many calls were refused beside it that it counts as lost.
+    ProbeLost,
+    /// Somebody gave the run more turns.
+    Extended,
 }
 
 impl fmt::Display for TransitionReason {
@@ -65,6 +77,12 @@ impl fmt::Display for TransitionReason {
             TransitionReason::LeaseExpired => "lease_expired",
             TransitionReason::ForcedOpen => "forced_open",
             TransitionReason::Reset => "reset",
+            TransitionReason::MaxTurns => "max_turns",
+            TransitionReason::IdenticalCall => "identical_call",
+            TransitionReason::ErrorStreak => "error_streak",
+            TransitionReason::Deadline => "deadline",
+            TransitionReason::ProbeLost => "probe_lost",
+            TransitionReason::Extended => "extended",
         })
     }
 }
@@ -97,7 +115,7 @@ pub enum Event<'a> {
         name: Option<&'a str>,
         /// The generation in which it was admitted.
         generation: u32,
-        /// How long it may take.
+        /// How long it may take; [`Duration::MAX`] in a tripwire, where refusals end it and no time.
         lease: Duration,
     },
     /// A probe gave no verdict before its lease was over; it counts as failed.
@@ -140,6 +158,16 @@ pub enum Event<'a> {
         /// The state it was in.
         state: State,
     },
+    /// A run has spent so many of its turns that somebody wanted to know.
+    #[non_exhaustive]
+    Warned {
+        /// The fence's name.
+        name: Option<&'a str>,
+        /// How many turns it has spent.
+        turns: u32,
+        /// How many it may spend.
+        max_turns: u32,
+    },
     /// Listeners were too slow for so many transitions that some of them were not kept.
     #[non_exhaustive]
     Missed {
@@ -161,6 +189,7 @@ impl<'a> Event<'a> {
             | Event::LateVerdict { name, .. }
             | Event::Unguarded { name }
             | Event::Evicted { name, .. }
+            | Event::Warned { name, .. }
             | Event::Missed { name, .. } => name,
             Event::Refused { refusal, .. } => refusal.name(),
         }
@@ -257,6 +286,11 @@ mod tests {
                 name,
                 state: State::Open,
             },
+            Event::Warned {
+                name,
+                turns: 6,
+                max_turns: 8,
+            },
             Event::Missed { name, count: 1 },
         ];
         for event in events {
@@ -279,6 +313,12 @@ mod tests {
             (TransitionReason::LeaseExpired, "lease_expired"),
             (TransitionReason::ForcedOpen, "forced_open"),
             (TransitionReason::Reset, "reset"),
+            (TransitionReason::MaxTurns, "max_turns"),
+            (TransitionReason::IdenticalCall, "identical_call"),
+            (TransitionReason::ErrorStreak, "error_streak"),
+            (TransitionReason::Deadline, "deadline"),
+            (TransitionReason::ProbeLost, "probe_lost"),
+            (TransitionReason::Extended, "extended"),
         ] {
             assert_eq!(reason.to_string(), text);
         }

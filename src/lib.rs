@@ -74,6 +74,7 @@ mod refusal;
 pub mod retry;
 mod store;
 mod sync;
+pub mod tripwire;
 
 pub use self::circuit_breaker::{
     Cancelled, CircuitBreaker, CircuitBreakerHandle, CircuitBreakerLayer, CircuitBreakerSnapshot,
@@ -85,6 +86,7 @@ pub use self::outcome::{
     Classify, ErrorsAsFailures, Failure, FailureKind, Outcome, RefusalsAsFailures,
 };
 pub use self::refusal::{AsBoxError, IntoError, Reason, Refusal, Refuse, RefuseWith};
+pub use self::tripwire::{Digest, Digester, HashDigest, TripwireSnapshot};
 
 /// A boxed error, as tower's.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -34,14 +34,27 @@ pub struct Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layer {
     CircuitBreaker,
+    Tripwire {
+        /// How many calls repeat: 1, or more for a round of calls.
+        period: u32,
+    },
 }
 
 impl Refusal {
     /// A circuit breaker's refusal.
     #[inline]
     pub(crate) const fn breaker(reason: Reason) -> Self {
+        Self::of(Layer::CircuitBreaker, reason)
+    }
+
+    /// A tripwire's refusal. `period` is how many calls repeat, if that is why.
+    pub(crate) const fn tripwire(reason: Reason, period: u32) -> Self {
+        Self::of(Layer::Tripwire { period }, reason)
+    }
+
+    const fn of(layer: Layer, reason: Reason) -> Self {
         Self {
-            layer: Layer::CircuitBreaker,
+            layer,
             reason,
             name: None,
             retry_after: u64::MAX,
@@ -78,6 +91,16 @@ impl Refusal {
     #[inline]
     pub(crate) fn with_last_failure(mut self, kind: Option<FailureKind>) -> Self {
         self.last_failure = kind;
+        self
+    }
+
+    pub(crate) fn with_tripped_by(mut self, reason: Option<Reason>) -> Self {
+        self.tripped_by = reason;
+        self
+    }
+
+    pub(crate) fn with_count(mut self, count: Option<u32>) -> Self {
+        self.count = count;
         self
     }
 
@@ -150,18 +173,52 @@ impl Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { layer, name, .. } = self;
-        match layer {
-            Layer::CircuitBreaker => {
-                f.write_str("tool ")?;
-                if let Some(name) = name {
-                    write!(f, "{} ", Quoted(name.as_str()))?;
-                }
-                f.write_str(match self.reason {
-                    Reason::NotReady => "was called before it was ready: call it again",
-                    _ => "temporarily unavailable: circuit breaker open",
-                })
+        f.write_str("tool ")?;
+        if let Some(name) = &self.name {
+            write!(f, "{} ", Quoted(name.as_str()))?;
+        }
+        match self.layer {
+            _ if self.reason == Reason::NotReady => {
+                f.write_str("was called before it was ready: call it again")
             }
+            Layer::CircuitBreaker => f.write_str("temporarily unavailable: circuit breaker open"),
+            Layer::Tripwire { period } => self.write_tripwire(period, f),
+        }
+    }
+}
+
+impl Refusal {
+    /// Which rule, how often, and what to do instead.
+    fn write_tripwire(&self, period: u32, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.count.unwrap_or_default();
+        let s = if count == 1 { "" } else { "s" };
+        let again = self.reason == Reason::TripwireOpen;
+        f.write_str(if again {
+            "was not called, because this run was stopped: "
+        } else {
+            "was not called: "
+        })?;
+        match self.tripped_by.unwrap_or(self.reason) {
+            Reason::MaxTurns => write!(
+                f,
+                "all its turns are spent ({count}). Make no more calls, and answer with what you have"
+            ),
+            Reason::IdenticalCall if period > 1 => write!(
+                f,
+                "the same {period} calls came {count} time{s} in a row. Do not go round again: \
+                 change the arguments, try something else, or answer with what you have"
+            ),
+            Reason::IdenticalCall => write!(
+                f,
+                "the same call came {count} time{s} in a row. Do not repeat it: \
+                 change its arguments, try something else, or answer with what you have"
+            ),
+            Reason::ErrorStreak => write!(
+                f,
+                "{count} call{s} failed in a row. Do not try the same again: \
+                 read the errors, change the approach, or say what is wrong"
+            ),
+            _ => f.write_str("its time is over. Make no more calls, and answer with what you have"),
         }
     }
 }
