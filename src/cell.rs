@@ -105,6 +105,10 @@ impl<M: Machine> Cell<M> {
         self.name.as_ref()
     }
 
+    pub(crate) fn observers(&self) -> &Observers {
+        &self.shared.observers
+    }
+
     #[inline]
     pub(crate) fn observed(&self) -> bool {
         !self.shared.observers.is_empty()

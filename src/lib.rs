@@ -86,7 +86,10 @@ pub use self::outcome::{
     Classify, ErrorsAsFailures, Failure, FailureKind, Outcome, RefusalsAsFailures,
 };
 pub use self::refusal::{AsBoxError, IntoError, Reason, Refusal, Refuse, RefuseWith};
-pub use self::tripwire::{Digest, Digester, HashDigest, TripwireSnapshot};
+pub use self::tripwire::{
+    Digest, Digester, HashDigest, KeyedTripwireHandle, Limit, Tripwire, TripwireHandle,
+    TripwireLayer, TripwireSnapshot,
+};
 
 /// A boxed error, as tower's.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -150,3 +150,32 @@ impl<Req: Hash + ?Sized> Digester<Req> for HashDigest {
         Some(Digest::of(req))
     }
 }
+
+/// What a success answered, as a digest, if answers are compared.
+pub(super) trait Answers<Res> {
+    fn digest_of(&self, answer: &Res) -> Option<Digest>;
+}
+
+impl<Res> Answers<Res> for () {
+    fn digest_of(&self, _: &Res) -> Option<Digest> {
+        None
+    }
+}
+
+/// Answers are compared by `D`; made by [`same_result`](super::TripwireLayer::same_result).
+#[derive(Clone, Copy)]
+pub struct SameResult<D> {
+    pub(super) digest: D,
+}
+
+impl<D> fmt::Debug for SameResult<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SameResult")
+    }
+}
+
+impl<D: Digester<Res>, Res> Answers<Res> for SameResult<D> {
+    fn digest_of(&self, answer: &Res) -> Option<Digest> {
+        self.digest.digest(answer)
+    }
+}

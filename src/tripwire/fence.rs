@@ -880,11 +880,12 @@ impl Machine for Fence {
         self.failure = word.last();
     }
 
-    fn rest(&self, _: &Rules, now: Moment) -> Rest {
+    fn rest(&self, rules: &Rules, now: Moment) -> Rest {
         // Nothing runs in a fence but its calls: its cooldown is counted in refusals.
         let clean = self.phase == Phase::Closed
             && self.errors == 0
             && self.identical <= 1
+            && self.budget == rules.max_turns
             && !self.is_over(now);
         if clean { Rest::Clean } else { Rest::Unclean }
     }
