@@ -86,6 +86,8 @@ pub use self::outcome::{
     Classify, ErrorsAsFailures, Failure, FailureKind, Outcome, RefusalsAsFailures,
 };
 pub use self::refusal::{AsBoxError, IntoError, Reason, Refusal, Refuse, RefuseWith};
+#[cfg(feature = "json")]
+pub use self::tripwire::JsonDigest;
 pub use self::tripwire::{
     Digest, Digester, HashDigest, KeyedTripwireHandle, Limit, Tripwire, TripwireHandle,
     TripwireLayer, TripwireSnapshot,
