@@ -173,16 +173,25 @@ impl Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("tool ")?;
-        if let Some(name) = &self.name {
-            write!(f, "{} ", Quoted(name.as_str()))?;
-        }
-        match self.layer {
-            _ if self.reason == Reason::NotReady => {
-                f.write_str("was called before it was ready: call it again")
+        let Self { layer, name, .. } = self;
+        match *layer {
+            Layer::CircuitBreaker => {
+                f.write_str("tool ")?;
+                if let Some(name) = name {
+                    write!(f, "{} ", Quoted(name.as_str()))?;
+                }
+                f.write_str(match self.reason {
+                    Reason::NotReady => "was called before it was ready: call it again",
+                    _ => "temporarily unavailable: circuit breaker open",
+                })
             }
-            Layer::CircuitBreaker => f.write_str("temporarily unavailable: circuit breaker open"),
-            Layer::Tripwire { period } => self.write_tripwire(period, f),
+            Layer::Tripwire { period } => {
+                f.write_str("tool ")?;
+                if let Some(name) = name {
+                    write!(f, "{} ", Quoted(name.as_str()))?;
+                }
+                self.write_tripwire(period, f)
+            }
         }
     }
 }
@@ -190,6 +199,9 @@ impl fmt::Display for Refusal {
 impl Refusal {
     /// Which rule, how often, and what to do instead.
     fn write_tripwire(&self, period: u32, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.reason == Reason::NotReady {
+            return f.write_str("was called before it was ready: call it again");
+        }
         let count = self.count.unwrap_or_default();
         let s = if count == 1 { "" } else { "s" };
         let again = self.reason == Reason::TripwireOpen;
@@ -201,7 +213,7 @@ impl Refusal {
         match self.tripped_by.unwrap_or(self.reason) {
             Reason::MaxTurns => write!(
                 f,
-                "all its turns are spent ({count}). Make no more calls, and answer with what you have"
+                "all {count} turn{s} of the run are spent. Make no more calls, and answer with what you have"
             ),
             Reason::IdenticalCall if period > 1 => write!(
                 f,
@@ -218,7 +230,9 @@ impl Refusal {
                 "{count} call{s} failed in a row. Do not try the same again: \
                  read the errors, change the approach, or say what is wrong"
             ),
-            _ => f.write_str("its time is over. Make no more calls, and answer with what you have"),
+            _ => f.write_str(
+                "the run's time is over. Make no more calls, and answer with what you have",
+            ),
         }
     }
 }
@@ -460,6 +474,38 @@ mod tests {
         assert_eq!(
             Refusal::breaker(Reason::NotReady).to_string(),
             "tool was called before it was ready: call it again"
+        );
+    }
+
+    #[test]
+    fn a_tripwires_refusal_tells_the_rule_and_what_to_do_instead() {
+        let text = |reason, period, count| {
+            Refusal::tripwire(reason, period)
+                .with_name(Some(Name::Static("search")))
+                .with_count(count)
+                .to_string()
+        };
+        assert_eq!(
+            text(Reason::NotReady, 1, None),
+            "tool `search` was called before it was ready: call it again"
+        );
+        assert_eq!(
+            text(Reason::Deadline, 1, None),
+            "tool `search` was not called: the run's time is over. Make no more calls, and answer with what you have"
+        );
+        assert!(text(Reason::ErrorStreak, 1, Some(1)).contains("1 call failed in a row"));
+        assert!(text(Reason::ErrorStreak, 1, Some(2)).contains("2 calls failed in a row"));
+        assert!(text(Reason::MaxTurns, 1, Some(0)).contains("all 0 turns of the run are spent"));
+        let later = Refusal::tripwire(Reason::TripwireOpen, 2)
+            .with_tripped_by(Some(Reason::IdenticalCall))
+            .with_count(Some(3));
+        assert_eq!(later.tripped_by(), Some(Reason::IdenticalCall));
+        assert_eq!(later.count(), Some(3));
+        assert!(
+            later.to_string().starts_with(
+                "tool was not called, because this run was stopped: the same 2 calls came 3 times in a row"
+            ),
+            "{later}"
         );
     }
 

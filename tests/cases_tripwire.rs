@@ -658,7 +658,10 @@ fn nonsense_settings_panic_and_name_the_setter() {
             || drop(TripwireLayer::new().cycles(u32::MAX, u32::MAX)),
             "`cycles`",
         ),
-        (|| drop(Limit::identical(1)), "`Limit::identical`"),
+        (
+            || assert_eq!(Limit::identical(1), Limit::exempt()),
+            "`Limit::identical`",
+        ),
     ];
     for (case, names) in cases {
         let message = message(case);
@@ -930,7 +933,7 @@ async fn a_refusal_names_the_tool_the_rule_the_count_and_what_to_do_instead() {
              Do not repeat it: change its arguments, try something else, or answer with what you have",
             "tool `search` was not called: the same 2 calls came 2 times in a row. Do not go round again: \
              change the arguments, try something else, or answer with what you have",
-            "tool `search` was not called: all its turns are spent (5). \
+            "tool `search` was not called: all 5 turns of the run are spent. \
              Make no more calls, and answer with what you have",
             "tool `down` was not called, because this run was stopped: 3 calls failed in a row. \
              Do not try the same again: read the errors, change the approach, or say what is wrong",

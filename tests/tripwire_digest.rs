@@ -201,6 +201,7 @@ struct Everything {
     ratio: f32,
     letter: char,
     text: &'static str,
+    #[allow(clippy::option_option)] // Both leave no trace in JSON.
     some: Option<Option<u8>>,
     none: Option<u8>,
     unit: (),
@@ -326,7 +327,9 @@ fn a_part_that_cannot_be_serialised_is_one_fixed_value_for_its_tool() {
         tool: &'static str,
         arguments: A,
     }
-    let call = |tool, arguments| Call { tool, arguments };
+    fn call<A>(tool: &'static str, arguments: A) -> Call<A> {
+        Call { tool, arguments }
+    }
     assert_eq!(digest(&call("a", Broken)), digest(&call("a", Broken)));
     assert_ne!(digest(&call("a", Broken)), digest(&call("b", Broken)));
     assert_ne!(
@@ -337,10 +340,8 @@ fn a_part_that_cannot_be_serialised_is_one_fixed_value_for_its_tool() {
     // A key that is no text, wherever it comes.
     let odd: HashMap<Vec<u8>, u8> = [(vec![1], 1)].into();
     let other: HashMap<(), u8> = [((), 1)].into();
-    assert_eq!(
-        digest(&json!({"tool": 1})) == digest(&odd),
-        digest(&odd) != digest(&other)
-    );
+    assert_eq!(digest(&odd), digest(&other));
+    assert_ne!(digest(&call("a", odd)), digest(&call("b", other)));
     // Texts that are no JSON, too.
     let json = JsonDigest::new();
     assert_eq!(json.of_text("{"), json.of_text("]"));
@@ -556,7 +557,9 @@ proptest! {
                 Tree::Leaf(_) => {}
                 Tree::Array(items) => items.iter_mut().for_each(|item| strew(item, value)),
                 Tree::Object(entries) => {
-                    entries.iter_mut().for_each(|(_, item)| strew(item, value));
+                    for (_, item) in entries.iter_mut() {
+                        strew(item, value);
+                    }
                     entries.insert(0, ("volatile".into(), Tree::Leaf(value.clone())));
                 }
             }
