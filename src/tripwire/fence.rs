@@ -74,6 +74,13 @@ impl Default for Rules {
     }
 }
 
+impl Rules {
+    /// Whether they ask for more than the last call.
+    fn remember(&self) -> bool {
+        self.by_turn || self.cycles.is_some()
+    }
+}
+
 /// What a request says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Asked {
@@ -231,6 +238,8 @@ pub(crate) struct Fence {
     rejects: u32,
     failure: Option<FailureKind>,
     by_turn: bool,
+    /// No time is measured, and nothing is remembered but the last call.
+    plain: bool,
     /// The last call that was not exempt.
     last: Option<Digest>,
     /// The number of the last call, and of the first of those that are identical with it.
@@ -282,7 +291,8 @@ enum Decision {
     Spent,
     Identical {
         streak: u32,
-        tripped: Tripped,
+        count: u32,
+        period: u32,
     },
 }
 
@@ -298,6 +308,7 @@ impl Fence {
             rejects: 0,
             failure: None,
             by_turn: rules.by_turn,
+            plain: rules.deadline.is_none() && !rules.remember(),
             last: None,
             number: 0,
             first: 0,
@@ -305,7 +316,7 @@ impl Fence {
             tripped: None,
             trips: 0,
             end: Moment::NEVER,
-            memory: (rules.by_turn || rules.cycles.is_some()).then(Box::default),
+            memory: rules.remember().then(Box::default),
         }
     }
 
@@ -326,36 +337,44 @@ impl Fence {
             Decision::Kept => Err(self.keep(rules, notes)),
             Decision::Over => Err(self.run_out(notes)),
             Decision::Spent => Err(self.spend_out(notes)),
-            Decision::Identical { streak, tripped } => {
+            Decision::Identical {
+                streak,
+                count,
+                period,
+            } => {
                 self.count(rules, asked, streak);
+                let tripped = Tripped {
+                    reason: Reason::IdenticalCall,
+                    count: Some(count),
+                    period,
+                };
                 self.trip(tripped, TransitionReason::IdenticalCall, notes);
                 Err(self.denied(tripped.reason))
             }
         }
     }
 
-    /// The gate again, where all that it changes is what no word mirrors: an ordinary call, with turns left after it. `None`, with nothing
-    /// changed, if there is more to it.
-    pub(super) fn try_acquire_quietly(
-        &mut self,
-        rules: &Rules,
-        now: Moment,
-        asked: &Asked,
-    ) -> Option<Ticket> {
-        if self.phase != Phase::Closed || (rules.deadline.is_some() && self.end == Moment::NEVER) {
+    /// The gate again, where all that it changes is what no word mirrors: an ordinary call by the plain rules, with turns left after it. `None`,
+    /// with nothing changed, if there is more to it.
+    #[inline]
+    pub(super) fn try_acquire_quietly(&mut self, rules: &Rules, asked: &Asked) -> Option<Ticket> {
+        let turns = self.turns.checked_add(1)?;
+        let quiet = self.plain
+            && self.phase == Phase::Closed
+            && turns < self.budget
+            && rules.warn_at != Some(turns);
+        if !quiet {
             return None;
         }
-        let Decision::Admit { streak, spends } = self.decide(rules, now, asked) else {
-            return None;
-        };
-        if spends {
-            let turns = self.turns + 1;
-            if (turns >= self.budget && !self.by_turn) || rules.warn_at == Some(turns) {
+        let mut number = 0;
+        if let Some(digest) = asked.digest {
+            let streak = self.streak_with(digest);
+            if streak >= asked.limit.unwrap_or(rules.identical_limit) {
                 return None;
             }
-            self.pay(asked);
+            number = self.number_next(digest, streak);
         }
-        let number = self.count(rules, asked, streak);
+        self.turns = turns;
         Some(self.ticket(number, Role::Ordinary))
     }
 
@@ -389,6 +408,7 @@ impl Fence {
 
     /// [`would_allow_some`](Self::would_allow_some) for callers without the lock, from the word and its moment alone. `None` if the machine
     /// must be asked.
+    #[inline]
     pub(super) fn glance(
         word: Word,
         until: impl FnOnce() -> Option<Moment>,
@@ -400,6 +420,12 @@ impl Fence {
         }
         let passes = word.phase() == Phase::Closed as u8 || word.phase() == Phase::Armed as u8;
         Some(passes && (rules.deadline.is_none() || now < until()?))
+    }
+
+    /// Whether the word alone says that some call may go, as it does while closed; the time left aside.
+    #[inline]
+    pub(super) fn is_plain(word: Word) -> bool {
+        !word.is_busy() && word.phase() == Phase::Closed as u8
     }
 
     fn decide(&self, rules: &Rules, now: Moment, asked: &Asked) -> Decision {
@@ -417,31 +443,21 @@ impl Fence {
             let streak = self.identical;
             return Decision::Admit { streak, spends };
         };
-        let streak = if self.last != Some(digest) {
-            1
-        } else if self.was_counted(asked) {
-            self.identical
+        let mut streak = self.streak_with(digest);
+        if self.last == Some(digest) && self.was_counted(asked) {
+            streak = self.identical;
+        }
+        let (count, period) = if streak >= asked.limit.unwrap_or(rules.identical_limit) {
+            (streak, 1)
+        } else if let Some(round) = self.closes_round(rules, digest, asked) {
+            round
         } else {
-            self.identical.saturating_add(1)
+            return Decision::Admit { streak, spends };
         };
-        let identical = Tripped {
-            reason: Reason::IdenticalCall,
-            count: Some(streak),
-            period: 1,
-        };
-        let tripped = if streak >= asked.limit.unwrap_or(rules.identical_limit) {
-            Some(identical)
-        } else {
-            self.closes_cycle(rules, digest, asked)
-                .map(|cycle| Tripped {
-                    count: u32::try_from(cycle.repeats).ok(),
-                    period: u32::try_from(cycle.max_period).unwrap_or(u32::MAX),
-                    ..identical
-                })
-        };
-        match tripped {
-            Some(tripped) => Decision::Identical { streak, tripped },
-            None => Decision::Admit { streak, spends },
+        Decision::Identical {
+            streak,
+            count,
+            period,
         }
     }
 
@@ -478,6 +494,7 @@ impl Fence {
         self.ticket(number, Role::Probe)
     }
 
+    #[inline]
     fn ticket(&self, number: u32, role: Role) -> Ticket {
         Ticket {
             generation: self.generation,
@@ -526,6 +543,7 @@ impl Fence {
         self.denied(OVER.reason)
     }
 
+    #[inline]
     fn is_over(&self, now: Moment) -> bool {
         // A moment that never comes is never reached.
         now >= self.end
@@ -566,64 +584,53 @@ impl Fence {
         let Some(digest) = asked.digest else {
             return 0;
         };
-        self.number = self.number.checked_add(1).unwrap_or(1);
-        let number = self.number;
-        if self.last != Some(digest) {
-            self.last = Some(digest);
-            self.first = number;
-            self.answer = None;
-        }
-        self.identical = streak;
+        let number = self.number_next(digest, streak);
         if let Some(memory) = &mut self.memory {
-            memory.counted = asked.turn;
-            if let Some(cycles) = rules.cycles {
-                if !memory.holds(digest, asked.turn) {
-                    if memory.calls.len() == cycles.max_period * cycles.repeats {
-                        memory.calls.pop_front();
-                    }
-                    memory.calls.push_back(Called {
-                        digest,
-                        turn: asked.turn,
-                        number,
-                        answer: None,
-                    });
-                }
-            }
+            memory.count(rules, digest, asked.turn, number);
         }
         number
     }
 
-    /// The shortest round of at least two different calls that this one closes for the last time allowed.
-    fn closes_cycle(&self, rules: &Rules, digest: Digest, asked: &Asked) -> Option<Cycles> {
-        let cycles = rules.cycles?;
-        let memory = self.memory.as_ref()?;
-        if memory.holds(digest, asked.turn) {
-            return None;
+    /// How long the streak is with one more such call.
+    #[inline]
+    fn streak_with(&self, digest: Digest) -> u32 {
+        if self.last == Some(digest) {
+            self.identical.saturating_add(1)
+        } else {
+            1
         }
-        // The latest first, and this call before them.
-        let call = |back: usize| match back {
-            0 => Some(digest),
-            _ => Some(
-                memory
-                    .calls
-                    .get(memory.calls.len().checked_sub(back)?)?
-                    .digest,
-            ),
-        };
-        (2..=cycles.max_period)
-            .find(|period| {
-                let length = period * cycles.repeats;
-                length <= memory.calls.len() + 1
-                    && (*period..length).all(|back| call(back) == call(back - period))
-                    && (1..*period).any(|back| call(back) != call(0))
-            })
-            .map(|max_period| Cycles {
-                max_period,
-                ..cycles
-            })
+    }
+
+    /// Gives the next number to a call that is not exempt, and makes it the last of its streak.
+    #[inline]
+    fn number_next(&mut self, digest: Digest, streak: u32) -> u32 {
+        self.number = self.number.checked_add(1).unwrap_or(1);
+        if self.last != Some(digest) {
+            self.last = Some(digest);
+            self.first = self.number;
+            self.answer = None;
+        }
+        self.identical = streak;
+        self.number
+    }
+
+    /// The shortest round of at least two different calls that this one closes for the last time allowed: how often it came, and of how
+    /// many calls it is.
+    fn closes_round(&self, rules: &Rules, digest: Digest, asked: &Asked) -> Option<(u32, u32)> {
+        let memory = self.memory.as_ref()?;
+        let period = memory.closes_round(rules.cycles?, digest, asked.turn)?;
+        // The setter bounds both.
+        let count = u32::try_from(rules.cycles?.repeats).ok()?;
+        Some((count, u32::try_from(period).ok()?))
     }
 
     // ===== verdicts =====
+
+    /// Whether a verdict is a success that changes nothing, as most are.
+    #[inline]
+    pub(super) fn is_settled(word: Word, generation: u32, outcome: Outcome) -> bool {
+        outcome == Outcome::Success && word.is_plain_in(generation) && word.streak() == 0
+    }
 
     /// What a verdict changes if that is the error streak and the last failure alone; `None` if the machine must be asked.
     pub(super) fn shortcut(
@@ -833,6 +840,42 @@ impl Memory {
                 .calls
                 .iter()
                 .any(|call| call.digest == digest && call.turn == turn)
+    }
+
+    fn count(&mut self, rules: &Rules, digest: Digest, turn: Option<Digest>, number: u32) {
+        self.counted = turn;
+        let Some(cycles) = rules.cycles else {
+            return;
+        };
+        if self.holds(digest, turn) {
+            return;
+        }
+        if self.calls.len() == cycles.max_period * cycles.repeats {
+            self.calls.pop_front();
+        }
+        self.calls.push_back(Called {
+            digest,
+            turn,
+            number,
+            answer: None,
+        });
+    }
+
+    fn closes_round(&self, cycles: Cycles, digest: Digest, turn: Option<Digest>) -> Option<usize> {
+        if self.holds(digest, turn) {
+            return None;
+        }
+        // The latest first, and this call before them.
+        let call = |back: usize| match back {
+            0 => Some(digest),
+            _ => Some(self.calls.get(self.calls.len().checked_sub(back)?)?.digest),
+        };
+        (2..=cycles.max_period).find(|period| {
+            let length = period * cycles.repeats;
+            length <= self.calls.len() + 1
+                && (*period..length).all(|back| call(back) == call(back - period))
+                && (1..*period).any(|back| call(back) != call(0))
+        })
     }
 
     /// Notes an answer. If the same call answered otherwise before, what came before this one is no part of a cycle.

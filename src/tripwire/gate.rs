@@ -57,7 +57,14 @@ pub(super) fn now_in(cell: &Cell<Fence>) -> Moment {
 }
 
 /// Whether any call may go.
-fn allows_some(cell: &Cell<Fence>, now: Moment) -> bool {
+#[inline]
+fn allows_some(cell: &Cell<Fence>) -> bool {
+    let plain = cell.rules().deadline.is_none() && Fence::is_plain(cell.word());
+    plain || would_allow_some(cell, now_in(cell))
+}
+
+#[cold]
+fn would_allow_some(cell: &Cell<Fence>, now: Moment) -> bool {
     let word = cell.word();
     Fence::glance(word, || cell.until(word), cell.rules(), now)
         .unwrap_or_else(|| cell.look(|fence, _, _| fence.would_allow_some(now)))
@@ -69,29 +76,28 @@ pub(super) fn would_allow(cell: &Cell<Fence>, asked: &Asked) -> bool {
     cell.rules().observe_only || cell.look(|fence, _, rules| fence.would_allow(rules, now, asked))
 }
 
-/// The gate, and the fence may have been evicted since it was looked up. What the request says is read only if it may matter.
-fn acquire(
-    cell: &Cell<Fence>,
-    read: impl FnOnce() -> Asked,
-) -> Result<Result<Ticket, Denied>, Retired> {
+/// The gate, for the plain case; `None`, with nothing changed, if there is more to it.
+#[inline]
+fn acquire_quietly(cell: &Cell<Fence>, asked: &Asked) -> Option<Ticket> {
+    cell.quietly(|fence, rules| fence.try_acquire_quietly(rules, asked))
+}
+
+/// The gate, and the fence may have been evicted since it was looked up.
+#[cold]
+fn acquire(cell: &Cell<Fence>, asked: &Asked) -> Result<Result<Ticket, Denied>, Retired> {
     let now = now_in(cell);
-    if !allows_some(cell, now) {
-        let denied =
-            cell.step_unless_retired(|fence, rules, notes| fence.refuse_any(rules, now, notes))?;
-        if let Some(denied) = denied {
-            return Ok(Err(denied));
-        }
-        // It has moved since.
-    }
-    let asked = read();
-    if let Some(ticket) = cell.quietly(|fence, rules| fence.try_acquire_quietly(rules, now, &asked))
-    {
-        return Ok(Ok(ticket));
-    }
-    cell.step_unless_retired(|fence, rules, notes| fence.try_acquire(rules, now, &asked, notes))
+    cell.step_unless_retired(|fence, rules, notes| fence.try_acquire(rules, now, asked, notes))
+}
+
+/// Refuses whatever is asked, if any call would be refused.
+#[cold]
+fn refuse_any(cell: &Cell<Fence>) -> Result<Option<Denied>, Retired> {
+    let now = now_in(cell);
+    cell.step_unless_retired(|fence, rules, notes| fence.refuse_any(rules, now, notes))
 }
 
 /// What becomes of a call that the gate denies: a refusal, or under `observe_only` a call without a permit.
+#[cold]
 fn deny(
     rules: &Rules,
     observers: &Observers,
@@ -156,11 +162,42 @@ impl One {
 
     /// The anchor for one more permit. A service's own count, which costs an allocation, is made when it is called for the second time, so that a
     /// clone for a single request pays nothing.
+    #[inline]
     fn hold(&mut self) -> FenceAnchor {
-        if matches!(*self.anchor, Anchor::Cell(_)) && std::mem::replace(&mut self.called, true) {
-            self.anchor = Arc::new(Anchor::Own(Arc::clone(&self.anchor)));
+        if matches!(*self.anchor, Anchor::Cell(_)) {
+            self.called_once_more();
         }
         Arc::clone(&self.anchor)
+    }
+
+    #[cold]
+    fn called_once_more(&mut self) {
+        if std::mem::replace(&mut self.called, true) {
+            self.anchor = Arc::new(Anchor::Own(Arc::clone(&self.anchor)));
+        }
+    }
+
+    /// The gate, where there is more to it than the plain case.
+    #[cold]
+    fn admit_slowly(&mut self, asked: &Asked) -> Result<Admission, Denied> {
+        match acquire(self.anchor.cell(), asked) {
+            Ok(Ok(ticket)) => Ok(Admission::new(self.hold(), ticket)),
+            Ok(Err(denied)) => Err(denied),
+            // A fence outside a store is never evicted.
+            Err(Retired) => Err(Denied::NOT_READY),
+        }
+    }
+
+    /// Refuses a call that comes without a ready inner service. If some call may go by now, this one is neither admitted nor counted.
+    #[cold]
+    fn refuse(&self, ready: Readiness) -> Denied {
+        match ready {
+            Readiness::Refused => match refuse_any(self.anchor.cell()) {
+                Ok(Some(denied)) => denied,
+                Ok(None) | Err(Retired) => Denied::NOT_READY,
+            },
+            Readiness::Unknown | Readiness::Ready => Denied::NOT_READY,
+        }
     }
 }
 
@@ -193,7 +230,7 @@ impl Renew for One {
 impl<Req> Gate<Req> for One {
     fn ask(&mut self) -> bool {
         let cell = self.anchor.cell();
-        let asks = cell.rules().observe_only || allows_some(cell, now_in(cell));
+        let asks = allows_some(cell) || cell.rules().observe_only;
         self.ready = if asks {
             Readiness::Unknown
         } else {
@@ -222,23 +259,22 @@ impl<Req> Gate<Req> for One {
         cell.step(|fence, rules, notes| fence.readiness_failed(rules, now, kind, notes));
     }
 
+    #[inline]
     fn admit(&mut self, reader: &impl Read<Req>, req: &Req) -> Result<Admission, Refusal> {
-        let cell = self.anchor.cell();
         let denied = match std::mem::replace(&mut self.ready, Readiness::Unknown) {
-            Readiness::Ready => match acquire(cell, || reader.read(req)) {
-                Ok(Ok(ticket)) => return Ok(Admission::new(self.hold(), ticket)),
-                Ok(Err(denied)) => denied,
-                // A fence outside a store is never evicted.
-                Err(Retired) => Denied::NOT_READY,
-            },
-            Readiness::Refused => {
-                let now = now_in(cell);
-                // If some call may go by now, this one comes without a ready inner service, and is neither admitted nor counted.
-                cell.step(|fence, rules, notes| fence.refuse_any(rules, now, notes))
-                    .unwrap_or(Denied::NOT_READY)
+            Readiness::Ready => {
+                let asked = reader.read(req);
+                if let Some(ticket) = acquire_quietly(self.anchor.cell(), &asked) {
+                    return Ok(Admission::new(self.hold(), ticket));
+                }
+                match self.admit_slowly(&asked) {
+                    Ok(admission) => return Ok(admission),
+                    Err(denied) => denied,
+                }
             }
-            Readiness::Unknown => Denied::NOT_READY,
+            ready => self.refuse(ready),
         };
+        let cell = self.anchor.cell();
         deny(cell.rules(), cell.observers(), denied, || {
             reader.name_of(req).or_else(|| cell.name().cloned())
         })
@@ -427,13 +463,32 @@ impl<K: Hash + Eq + Clone> Sessions<K> {
             let Some(anchor) = found.or_else(|| self.get_or_insert(select.own(req))) else {
                 return Ok(Admission::none());
             };
-            match acquire(anchor.cell(), || reader.read(req)) {
+            match acquire_stored(anchor.cell(), || reader.read(req)) {
                 Ok(Ok(ticket)) => return Ok(Admission::new(anchor, ticket)),
                 Ok(Err(denied)) => return Err(denied),
                 // It was evicted after it was found. Asking to insert waits for whoever did it.
                 Err(Retired) => found = None,
             }
         }
+    }
+}
+
+/// The gate of a fence in a store. What the request says is read only if it may matter.
+#[inline]
+fn acquire_stored(
+    cell: &Cell<Fence>,
+    read: impl FnOnce() -> Asked,
+) -> Result<Result<Ticket, Denied>, Retired> {
+    if !allows_some(cell) {
+        if let Some(denied) = refuse_any(cell)? {
+            return Ok(Err(denied));
+        }
+        // It has moved since.
+    }
+    let asked = read();
+    match acquire_quietly(cell, &asked) {
+        Some(ticket) => Ok(Ok(ticket)),
+        None => acquire(cell, &asked),
     }
 }
 

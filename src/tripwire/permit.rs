@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::digest::Digest;
 use super::fence::{Fence, Role, Ticket};
-use crate::cell::Anchor;
+use crate::cell::{Anchor, Cell};
 use crate::event::Event;
 use crate::outcome::Outcome;
 use crate::refusal::Name;
@@ -44,11 +44,30 @@ impl Admission {
     }
 
     /// Gives the verdict, once; and for a success what it answered, where answers are compared.
+    #[inline]
     pub(super) fn record(&mut self, outcome: Outcome, answer: Option<Digest>) {
         let Some(anchor) = self.anchor.take() else {
             return;
         };
         let cell = anchor.cell();
+        let settled =
+            answer.is_none() && Fence::is_settled(cell.word(), self.ticket.generation, outcome);
+        if !settled {
+            self.settle(cell, outcome, answer);
+        }
+    }
+
+    /// The call was dropped. Nobody learns anything of it, but a probe must not wedge the fence.
+    fn cancel(&mut self) {
+        if let (Some(anchor), Role::Probe) = (self.anchor.take(), self.ticket.role) {
+            anchor
+                .cell()
+                .step(|fence, _, notes| fence.lose(self.ticket, notes));
+        }
+    }
+
+    #[cold]
+    fn settle(&self, cell: &Cell<Fence>, outcome: Outcome, answer: Option<Digest>) {
         if answer.is_none()
             && cell.update(|word| Fence::shortcut(word, self.ticket, outcome, cell.rules()))
         {
@@ -67,13 +86,10 @@ impl Admission {
 }
 
 impl Drop for Admission {
+    #[inline]
     fn drop(&mut self) {
-        if let Some(anchor) = self.anchor.take() {
-            if self.ticket.role == Role::Probe {
-                anchor
-                    .cell()
-                    .step(|fence, _, notes| fence.lose(self.ticket, notes));
-            }
+        if self.anchor.is_some() {
+            self.cancel();
         }
     }
 }

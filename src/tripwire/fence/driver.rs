@@ -44,7 +44,7 @@ impl Run {
             return gate;
         }
         let mut quiet = self.fence.clone();
-        let quietly = quiet.try_acquire_quietly(&self.rules, self.now, asked);
+        let quietly = quiet.try_acquire_quietly(&self.rules, asked);
         let word = self.fence.word();
         let gate = self
             .fence
