@@ -12,7 +12,8 @@ use futures::future::{BoxFuture, join_all};
 use tokio::time::advance;
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_breaker::{
-    CircuitBreakerLayer, Digest, Event, HashDigest, Limit, Reason, Refusal, State, TripwireLayer,
+    CircuitBreakerLayer, Digest, Event, HashDigest, KeyedTripwireHandle, Limit, Reason, Refusal,
+    State, TripwireHandle, TripwireLayer,
 };
 
 /// A call of a tool: its name and its argument.
@@ -113,6 +114,38 @@ fn on_real_threads_the_budget_is_never_exceeded_by_one() {
         });
         assert_eq!(tool.calls(), 3);
         assert_eq!(layer.handle().turns(), 3);
+    }
+}
+
+#[test]
+fn on_real_threads_a_sessions_budget_is_never_exceeded_while_others_come_and_go() {
+    for round in 0..20 {
+        let layer = TripwireLayer::new()
+            .max_turns(3)
+            .identical_limit(u32::MAX)
+            .per_owned_session(
+                |call: &Call| if call.0 == "ours" { 0 } else { call.1 + 1 },
+                4,
+            );
+        let ours = Tool::default();
+        let at_once = std::sync::Barrier::new(24);
+        std::thread::scope(|scope| {
+            for n in 0..24 {
+                let (layer, ours, at_once) = (&layer, ours.clone(), &at_once);
+                scope.spawn(move || {
+                    at_once.wait();
+                    if n % 2 == 0 {
+                        let service = layer.layer(ours);
+                        let _ = futures::executor::block_on(service.oneshot(("ours", n)));
+                    } else {
+                        // Three sessions at a time, so that ours, tripped or not, is never the one to go.
+                        let service = layer.layer(Tool::default());
+                        let _ = futures::executor::block_on(service.oneshot(("other", n % 3)));
+                    }
+                });
+            }
+        });
+        assert_eq!(ours.calls(), 3, "round {round}");
     }
 }
 
@@ -1060,6 +1093,71 @@ async fn sessions_are_apart_and_named_and_forgotten_by_hand() {
     assert!(handle.extend("c", 5));
     assert_eq!(handle.snapshot("c").turns_left, 13);
     assert_eq!(handle.snapshot("d").turns_left, 8);
+}
+
+#[test]
+fn layers_services_futures_and_handles_go_to_other_threads_and_their_types_have_names() {
+    fn crosses_threads<T: Send + Sync + 'static>(_: &T) {}
+    struct Keeps {
+        _run: TripwireHandle<()>,
+        _runs: KeyedTripwireHandle<String, (), ()>,
+    }
+    let layer = TripwireLayer::new().digest(|call: &Call| Digest::of(call));
+    let mut service = layer.layer(service_fn(|_: Call| ready(Ok::<_, BoxError>(()))));
+    crosses_threads(&layer);
+    crosses_threads(&layer.handle());
+    crosses_threads(&service);
+    crosses_threads(&service.call(search(1)));
+    let sessions = layer.clone().per_session(|call: &Call| call.0, 10);
+    crosses_threads(&sessions);
+    crosses_threads(&sessions.handle());
+    let keeps = Keeps {
+        _run: layer.handle().without_requests(),
+        _runs: sessions.handle().without_requests(),
+    };
+    crosses_threads(&keeps);
+    for debug in [
+        format!("{layer:?}"),
+        format!("{sessions:?}"),
+        format!("{:?}", layer.handle()),
+        format!("{:?}", sessions.handle()),
+    ] {
+        assert!(debug.contains("Tripwire"), "{debug}");
+    }
+}
+
+#[tokio::test]
+async fn late_verdicts_and_probes_are_told() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&seen);
+    let layer =
+        TripwireLayer::new()
+            .name("tools")
+            .max_turns(100)
+            .observe(move |event: &Event<'_>| {
+                assert!(event.name().is_some());
+                told.lock().unwrap().push(match event {
+                    Event::LateVerdict { .. } => "late",
+                    Event::ProbeStarted { lease, .. } if *lease == Duration::MAX => "probe",
+                    Event::Transition { .. } => "transition",
+                    Event::Refused { .. } => "refused",
+                    _ => "other",
+                });
+            });
+    let mut tool = layer.layer(Tool::default());
+    let early = tool.ready().await.unwrap().call(search(77));
+    armed(&mut tool).await;
+    early.await.unwrap();
+    call(&mut tool, search(1)).await.unwrap();
+    let refused = ["refused"; 3];
+    let seen = seen.lock().unwrap();
+    assert_eq!(seen[0], "transition");
+    assert_eq!(seen[1..4], refused);
+    // The fourth refusal is told by its caller, its transition by whoever delivers.
+    let mut fourth = seen[4..6].to_vec();
+    fourth.sort_unstable();
+    assert_eq!(fourth, ["refused", "transition"]);
+    assert_eq!(seen[6..], ["late", "probe", "transition"]);
 }
 
 /// A service whose future is neither `Send` nor `'static`, and that is no `Clone`.

@@ -57,6 +57,12 @@ impl<Q> TripwireHandle<Q> {
         gate::would_allow(self.cell(), &self.reader.read(req))
     }
 
+    /// The same handle without [`would_allow`](Self::would_allow), of a type that can be named whatever closures the layer was given.
+    #[must_use]
+    pub fn without_requests(&self) -> TripwireHandle<()> {
+        TripwireHandle::new(&self.anchor, ())
+    }
+
     /// The state as it is now: a run whose time is over has opened the fence, noticed or not.
     #[must_use]
     pub fn state(&self) -> State {
@@ -146,6 +152,12 @@ impl<K: Hash + Eq + Clone, S, Q> KeyedTripwireHandle<K, S, Q> {
         }
         let rules = self.sessions.rules();
         rules.observe_only || Fence::new(rules).would_allow(rules, self.sessions.now(), &asked)
+    }
+
+    /// The same handle without [`would_allow`](Self::would_allow), of a type that can be named whatever closures the layer was given.
+    #[must_use]
+    pub fn without_requests(&self) -> KeyedTripwireHandle<K, (), ()> {
+        KeyedTripwireHandle::new(&self.sessions, (), ())
     }
 
     /// The session's state as it is now; closed for one without a fence.

@@ -580,3 +580,73 @@ impl<C, R, G: fmt::Debug, Q, A> fmt::Debug for TripwireLayer<C, R, G, Q, A> {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::BoxError;
+    use crate::clock::reads;
+    use std::future::{Ready, ready};
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+    use tower_service::Service;
+
+    #[derive(Clone)]
+    struct Tool;
+
+    impl Service<u64> for Tool {
+        type Response = u64;
+        type Error = BoxError;
+        type Future = Ready<Result<u64, BoxError>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, n: u64) -> Self::Future {
+            ready(if n > 900 { Err("down".into()) } else { Ok(n) })
+        }
+    }
+
+    fn drive(tool: &mut impl Service<u64>, n: u64) {
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(tool.poll_ready(&mut cx).is_ready());
+        assert!(pin!(tool.call(n)).poll(&mut cx).is_ready());
+    }
+
+    /// Closed, tripped, refused, armed, and probed.
+    fn a_whole_life(tool: &mut impl Service<u64>) {
+        for n in [
+            1, 2, 901, 902, 903, 1, 2, 3, 4, 904, 1, 2, 3, 4, 5, 6, 6, 6, 6,
+        ] {
+            drive(tool, n);
+        }
+    }
+
+    #[test]
+    fn without_a_deadline_the_clock_is_never_read() {
+        let layer = TripwireLayer::new().cycles(3, 3).turn_of(|n: &u64| *n);
+        let handle = layer.handle();
+        let mut tool = layer.layer(Tool);
+        let mut sessions = layer.per_owned_session(|n: &u64| n % 3, 2).layer(Tool);
+        let read = reads::during(|| {
+            a_whole_life(&mut tool);
+            a_whole_life(&mut sessions);
+            assert!(handle.snapshot().trips > 1);
+            assert!(!handle.would_allow(&7));
+            handle.extend(1);
+            handle.reset();
+        });
+        assert_eq!(read, 0);
+    }
+
+    #[test]
+    fn with_a_deadline_a_call_reads_the_clock_at_most_twice() {
+        let layer = TripwireLayer::new().deadline(Duration::from_secs(3600));
+        let mut tool = layer.layer(Tool);
+        drive(&mut tool, 1);
+        for n in [2, 3, 901, 902, 903, 4, 5] {
+            assert!(reads::during(|| drive(&mut tool, n)) <= 2);
+        }
+    }
+}
