@@ -661,3 +661,36 @@ fn a_refusal_tells_the_rule_the_count_and_what_it_followed() {
     assert_eq!(early.retry_after(), Some(Duration::ZERO));
     assert_eq!((early.tripped_by(), early.count()), (None, None));
 }
+
+#[test]
+fn the_plain_rules_admit_an_ordinary_call_quietly_and_others_do_not() {
+    let quiet = |rules: Rules, asked: &Asked| {
+        let mut run = Run::of(rules);
+        run.ok(1);
+        run.fence.try_acquire_quietly(&run.rules, asked).is_some()
+    };
+    assert!(quiet(Rules::default(), &asked(2)));
+    assert!(quiet(Rules::default(), &exempt()));
+    let deadline = Some(Duration::from_secs(1));
+    let rules = Rules {
+        deadline,
+        ..Rules::default()
+    };
+    assert!(!quiet(rules, &asked(2)), "the time matters");
+    assert!(!quiet(cycling().rules, &asked(2)), "more is remembered");
+    let by_turn = Rules {
+        by_turn: true,
+        ..Rules::default()
+    };
+    assert!(!quiet(by_turn, &asked(2)));
+    let last = Rules {
+        max_turns: 2,
+        ..Rules::default()
+    };
+    assert!(!quiet(last, &asked(2)), "the word tells that none is left");
+    let warned = Rules {
+        warn_at: Some(2),
+        ..Rules::default()
+    };
+    assert!(!quiet(warned, &asked(2)), "there is something to tell");
+}
