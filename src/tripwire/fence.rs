@@ -238,8 +238,7 @@ pub(crate) struct Fence {
     rejects: u32,
     failure: Option<FailureKind>,
     by_turn: bool,
-    /// No time is measured, and nothing is remembered but the last call.
-    plain: bool,
+    timed: bool,
     /// The last call that was not exempt.
     last: Option<Digest>,
     /// The number of the last call, and of the first of those that are identical with it.
@@ -308,7 +307,7 @@ impl Fence {
             rejects: 0,
             failure: None,
             by_turn: rules.by_turn,
-            plain: rules.deadline.is_none() && !rules.remember(),
+            timed: rules.deadline.is_some(),
             last: None,
             number: 0,
             first: 0,
@@ -359,7 +358,8 @@ impl Fence {
     #[inline]
     pub(super) fn try_acquire_quietly(&mut self, rules: &Rules, asked: &Asked) -> Option<Ticket> {
         let turns = self.turns.checked_add(1)?;
-        let quiet = self.plain
+        let quiet = !self.timed
+            && self.memory.is_none()
             && self.phase == Phase::Closed
             && turns < self.budget
             && rules.warn_at != Some(turns);
@@ -412,20 +412,13 @@ impl Fence {
     pub(super) fn glance(
         word: Word,
         until: impl FnOnce() -> Option<Moment>,
-        rules: &Rules,
         now: Moment,
     ) -> Option<bool> {
         if word.is_busy() {
             return None;
         }
         let passes = word.phase() == Phase::Closed as u8 || word.phase() == Phase::Armed as u8;
-        Some(passes && (rules.deadline.is_none() || now < until()?))
-    }
-
-    /// Whether the word alone says that some call may go, as it does while closed; the time left aside.
-    #[inline]
-    pub(super) fn is_plain(word: Word) -> bool {
-        !word.is_busy() && word.phase() == Phase::Closed as u8
+        Some(passes && (!word.is_timed() || now < until()?))
     }
 
     fn decide(&self, rules: &Rules, now: Moment, asked: &Asked) -> Decision {
@@ -629,7 +622,7 @@ impl Fence {
     /// Whether a verdict is a success that changes nothing, as most are.
     #[inline]
     pub(super) fn is_settled(word: Word, generation: u32, outcome: Outcome) -> bool {
-        outcome == Outcome::Success && word.is_plain_in(generation) && word.streak() == 0
+        outcome == Outcome::Success && word.is_clean_in(generation)
     }
 
     /// What a verdict changes if that is the error streak and the last failure alone; `None` if the machine must be asked.
@@ -909,6 +902,7 @@ impl Machine for Fence {
             .with_last(self.failure)
             .with_streak(self.errors)
             .plain(self.phase == Phase::Closed)
+            .timed(self.timed)
     }
 
     fn until(&self) -> Moment {

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use super::fence::{Asked, Denied, Fence, Rules, Ticket};
 use super::permit::Admission;
 use super::reader::Read;
-use crate::cell::{Anchor, Cell, Retired, Shared, Waiter};
+use crate::cell::{Anchor, Cell, Count, Retired, Shared, Waiter};
 use crate::clock::Moment;
 use crate::event::{Event, Observers};
 use crate::outcome::FailureKind;
@@ -59,14 +59,15 @@ pub(super) fn now_in(cell: &Cell<Fence>) -> Moment {
 /// Whether any call may go.
 #[inline]
 fn allows_some(cell: &Cell<Fence>) -> bool {
-    let plain = cell.rules().deadline.is_none() && Fence::is_plain(cell.word());
-    plain || would_allow_some(cell, now_in(cell))
+    // Closed, a turn left, and no time to measure.
+    cell.word().lets_all_through() || would_allow_some(cell)
 }
 
 #[cold]
-fn would_allow_some(cell: &Cell<Fence>, now: Moment) -> bool {
-    let word = cell.word();
-    Fence::glance(word, || cell.until(word), cell.rules(), now)
+fn would_allow_some(cell: &Cell<Fence>) -> bool {
+    let now = now_in(cell);
+    let word = cell.word_before_until();
+    Fence::glance(word, || cell.until(word), now)
         .unwrap_or_else(|| cell.look(|fence, _, _| fence.would_allow_some(now)))
 }
 
@@ -127,8 +128,8 @@ pub struct One {
     anchor: FenceAnchor,
     waiter: Option<Waiter>,
     ready: Readiness,
-    /// Whether this very clone was called before.
-    called: bool,
+    /// Whose count `anchor` is.
+    count: Count,
 }
 
 /// For whose call the last `poll_ready` was.
@@ -144,7 +145,7 @@ impl One {
     pub(super) fn made(shared: &Arc<Shared<Rules>>, name: Option<&Name>) -> Self {
         let fence = Fence::new(&shared.rules);
         let cell = Cell::new(fence, name.cloned(), Arc::clone(shared));
-        Self::new(Arc::new(Anchor::Cell(cell)))
+        Self::new(Arc::new(Anchor::new(cell)))
     }
 
     fn new(anchor: FenceAnchor) -> Self {
@@ -152,7 +153,7 @@ impl One {
             anchor,
             waiter: None,
             ready: Readiness::Unknown,
-            called: false,
+            count: Count::Shared,
         }
     }
 
@@ -160,21 +161,10 @@ impl One {
         &self.anchor
     }
 
-    /// The anchor for one more permit. A service's own count, which costs an allocation, is made when it is called for the second time, so that a
-    /// clone for a single request pays nothing.
+    /// The anchor for one more permit.
     #[inline]
     fn hold(&mut self) -> FenceAnchor {
-        if matches!(*self.anchor, Anchor::Cell(_)) {
-            self.called_once_more();
-        }
-        Arc::clone(&self.anchor)
-    }
-
-    #[cold]
-    fn called_once_more(&mut self) {
-        if std::mem::replace(&mut self.called, true) {
-            self.anchor = Arc::new(Anchor::Own(Arc::clone(&self.anchor)));
-        }
+        self.count.hold(&mut self.anchor)
     }
 
     /// The gate, where there is more to it than the plain case.
@@ -203,12 +193,8 @@ impl One {
 
 impl Clone for One {
     fn clone(&self) -> Self {
-        let anchor = match &*self.anchor {
-            Anchor::Cell(_) => &self.anchor,
-            Anchor::Own(shared) => shared,
-        };
-        // New clones carry neither readiness nor a place among those who wait, and count on their own.
-        Self::new(Arc::clone(anchor))
+        // New clones carry neither readiness nor a place among those who wait, and count on their own once they are called again.
+        Self::new(Arc::clone(&self.anchor))
     }
 }
 
@@ -503,8 +489,13 @@ pub(super) trait Select<K, Req> {
     /// The session's fence, marked as used.
     fn get(&self, store: &Store<K, Fence>, req: &Req) -> Option<FenceAnchor>;
 
-    /// The session's fence, for a question that changes nothing.
-    fn peek(&self, store: &Store<K, Fence>, req: &Req) -> Option<FenceAnchor>;
+    /// Asks the session's fence what changes nothing.
+    fn look<R>(
+        &self,
+        store: &Store<K, Fence>,
+        req: &Req,
+        f: impl FnOnce(&Cell<Fence>) -> R,
+    ) -> Option<R>;
 
     /// The session, to be kept.
     fn own(&self, req: &Req) -> K;
@@ -547,8 +538,13 @@ where
         store.get((self.f)(req))
     }
 
-    fn peek(&self, store: &Store<K, Fence>, req: &Req) -> Option<FenceAnchor> {
-        store.peek((self.f)(req))
+    fn look<R>(
+        &self,
+        store: &Store<K, Fence>,
+        req: &Req,
+        f: impl FnOnce(&Cell<Fence>) -> R,
+    ) -> Option<R> {
+        store.look((self.f)(req), f)
     }
 
     fn own(&self, req: &Req) -> K {
@@ -583,8 +579,13 @@ where
         store.get(&(self.f)(req))
     }
 
-    fn peek(&self, store: &Store<K, Fence>, req: &Req) -> Option<FenceAnchor> {
-        store.peek(&(self.f)(req))
+    fn look<R>(
+        &self,
+        store: &Store<K, Fence>,
+        req: &Req,
+        f: impl FnOnce(&Cell<Fence>) -> R,
+    ) -> Option<R> {
+        store.look(&(self.f)(req), f)
     }
 
     fn own(&self, req: &Req) -> K {

@@ -147,11 +147,14 @@ impl<K: Hash + Eq + Clone, S, Q> KeyedTripwireHandle<K, S, Q> {
         Q: Read<Req>,
     {
         let asked = self.reader.read(req);
-        if let Some(anchor) = self.select.peek(self.sessions.store(), req) {
-            return gate::would_allow(anchor.cell(), &asked);
-        }
-        let rules = self.sessions.rules();
-        rules.observe_only || Fence::new(rules).would_allow(rules, self.sessions.now(), &asked)
+        let store = self.sessions.store();
+        let seen = self
+            .select
+            .look(store, req, |cell| gate::would_allow(cell, &asked));
+        seen.unwrap_or_else(|| {
+            let rules = self.sessions.rules();
+            rules.observe_only || Fence::new(rules).would_allow(rules, self.sessions.now(), &asked)
+        })
     }
 
     /// The same handle without [`would_allow`](Self::would_allow), of a type that can be named whatever closures the layer was given.
@@ -197,8 +200,8 @@ impl<K: Hash + Eq + Clone, S, Q> KeyedTripwireHandle<K, S, Q> {
         K: Borrow<B>,
         B: Hash + Eq + ?Sized,
     {
-        if let Some(anchor) = self.sessions.store().peek(session) {
-            return snapshot(anchor.cell());
+        if let Some(seen) = self.sessions.store().look(session, snapshot) {
+            return seen;
         }
         let rules = self.sessions.rules();
         let fence = Fence::new(rules);
@@ -231,7 +234,8 @@ impl<K: Hash + Eq + Clone, S, Q> KeyedTripwireHandle<K, S, Q> {
         K: Borrow<B>,
         B: Hash + Eq + ?Sized,
     {
-        if let Some(anchor) = self.sessions.store().peek(session) {
+        // A look-up like a call's, so that the store learns that the fence may have become clean.
+        if let Some(anchor) = self.sessions.store().get(session) {
             reset(anchor.cell());
         }
     }

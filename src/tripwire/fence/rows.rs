@@ -593,7 +593,7 @@ fn a_failed_readiness_is_an_error_without_a_call() {
 fn the_word_alone_tells_whether_any_call_may_go() {
     let glance = |run: &Run| {
         let until = || Some(run.fence.until());
-        Fence::glance(run.fence.word(), until, &run.rules, run.now)
+        Fence::glance(run.fence.word(), until, run.now)
     };
     let mut run = Run::of(Rules {
         max_turns: 4,
@@ -619,10 +619,7 @@ fn the_word_alone_tells_whether_any_call_may_go() {
     run.now = run.now.after(Duration::from_secs(9));
     look(&run);
     assert_eq!(seen, [true, false, true, false, false, false]);
-    assert_eq!(
-        Fence::glance(Word::BUSY, || None, &run.rules, run.now),
-        None
-    );
+    assert_eq!(Fence::glance(Word::BUSY, || None, run.now), None);
 }
 
 #[test]

@@ -185,7 +185,7 @@ fn holds(place: &Place, rules: &Rules) {
     assert_eq!(run.fence, *fence);
     assert_eq!(run.snapshot(), snapshot);
     let until = || Some(fence.until());
-    let glance = Fence::glance(fence.word(), until, rules, run.now);
+    let glance = Fence::glance(fence.word(), until, run.now);
     assert_eq!(glance, Some(some));
 
     // What it shows of itself fits.
