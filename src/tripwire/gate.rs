@@ -164,6 +164,16 @@ impl One {
     /// The anchor for one more permit.
     #[inline]
     fn hold(&mut self) -> FenceAnchor {
+        if self.count == Count::Own {
+            Arc::clone(&self.anchor)
+        } else {
+            self.hold_early()
+        }
+    }
+
+    /// The anchor while the service is new.
+    #[cold]
+    fn hold_early(&mut self) -> FenceAnchor {
         self.count.hold(&mut self.anchor)
     }
 
