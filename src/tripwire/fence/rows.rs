@@ -691,3 +691,23 @@ fn the_plain_rules_admit_an_ordinary_call_quietly_and_others_do_not() {
     };
     assert!(!quiet(warned, &asked(2)), "there is something to tell");
 }
+
+#[test]
+fn a_streak_of_errors_beyond_the_words_limit_is_counted_all_the_same() {
+    let mut run = Run::of(Rules {
+        error_limit: u32::MAX,
+        max_turns: u32::MAX,
+        ..Rules::default()
+    });
+    run.fence.errors = Word::FULL - 1;
+    for errors in Word::FULL..Word::FULL + 3 {
+        run.fail(errors.into());
+        assert_eq!(run.fence.word().streak(), Word::FULL);
+        assert_eq!(run.snapshot().errors, errors);
+        let word = run.fence.word();
+        run.fence.adopt(word);
+        assert_eq!(run.fence.errors, errors, "a full word counts no further");
+    }
+    run.ok(1);
+    assert_eq!(run.snapshot().errors, 0);
+}
