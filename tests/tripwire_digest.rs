@@ -144,6 +144,13 @@ fn fields_are_left_out_by_key_at_every_depth_and_by_pointer_at_one_place() {
         json.of(&json!({"a": [{"b": 3}], "meta": {"c": 6}}))
     );
 
+    let elsewhere = |at| json!({"at": at, "x": {"meta": {"at": 1}}});
+    assert_ne!(
+        json.of(&elsewhere(1)),
+        json.of(&elsewhere(2)),
+        "its whole path counts"
+    );
+
     let json = JsonDigest::new()
         .without_pointer("/a/1")
         .without_pointer("/m~1n/o~0p");
