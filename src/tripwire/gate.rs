@@ -79,13 +79,16 @@ pub(super) fn would_allow(cell: &Cell<Fence>, asked: &Asked) -> bool {
 
 /// The gate, for the plain case; `None`, with nothing changed, if there is more to it.
 #[inline]
-fn acquire_quietly(cell: &Cell<Fence>, asked: &Asked) -> Option<Ticket> {
+pub(super) fn acquire_quietly(cell: &Cell<Fence>, asked: &Asked) -> Option<Ticket> {
     cell.quietly(|fence, rules| fence.try_acquire_quietly(rules, asked))
 }
 
 /// The gate, and the fence may have been evicted since it was looked up.
 #[cold]
-fn acquire(cell: &Cell<Fence>, asked: &Asked) -> Result<Result<Ticket, Denied>, Retired> {
+pub(super) fn acquire(
+    cell: &Cell<Fence>,
+    asked: &Asked,
+) -> Result<Result<Ticket, Denied>, Retired> {
     let now = now_in(cell);
     cell.step_unless_retired(|fence, rules, notes| fence.try_acquire(rules, now, asked, notes))
 }
@@ -448,7 +451,7 @@ impl<K: Hash + Eq + Clone> Sessions<K> {
     }
 
     /// Asks the gate of the request's session. A call that finds every fence in use runs without a permit.
-    fn acquire<Req>(
+    pub(super) fn acquire<Req>(
         &self,
         select: &impl Select<K, Req>,
         reader: &impl Read<Req>,

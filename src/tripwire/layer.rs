@@ -319,7 +319,7 @@ impl<C, R, G: Renew, A, D, T, L, N> TripwireLayer<C, R, G, Reader<D, T, L, N>, A
 
     /// Which turn of its planner a call belongs to: any value that can be hashed, a number for instance. The calls of one such turn spend one turn
     /// of the run, and the same call several times within it is no repetition. 64 turns are remembered: a call from one before that
-    /// spends another.
+    /// spends another. How many calls one turn makes is then bounded by nobody here but the error streak.
     ///
     /// Default: every call is a turn of its own.
     ///

@@ -148,6 +148,11 @@ mod handle;
 #[cfg(feature = "json")]
 mod json;
 mod layer;
+/// The interleaving models; see `tests/loom`.
+#[cfg(tower_breaker_loom)]
+#[doc(hidden)]
+#[path = "../../tests/loom/tripwire.rs"]
+pub mod models;
 mod permit;
 mod reader;
 mod service;
