@@ -5,7 +5,7 @@
 //! | `Cell::quietly` | does not look whether the cell is retired | `a_turn_is_not_spent_in_an_evicted_fence` |
 //! | `Fence::adopt` | what was counted is not taken over | `an_error_beside_a_quiet_call_is_not_lost` |
 //! | `Fence::try_acquire_quietly` | admits while half-open | `one_of_three_callers_is_the_tripwires_probe` |
-//! | `Fence::try_acquire_quietly` | spends the last turn | `a_turn_budget_is_never_exceeded_by_one`, as its word is then wrong |
+//! | `Fence::try_acquire_quietly` | spends the last turn | `the_word_tells_that_no_turn_is_left` |
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -26,6 +26,10 @@ pub const ALL: &[(&str, fn())] = &[
     (
         "a_turn_budget_is_never_exceeded_by_one",
         a_turn_budget_is_never_exceeded_by_one,
+    ),
+    (
+        "the_word_tells_that_no_turn_is_left",
+        the_word_tells_that_no_turn_is_left,
     ),
     (
         "an_error_beside_a_quiet_call_is_not_lost",
@@ -107,6 +111,25 @@ fn a_turn_budget_is_never_exceeded_by_one() {
         }
         assert_eq!(admitted, 2);
         assert_eq!(snapshot(&anchor).turns, 2);
+    });
+}
+
+fn the_word_tells_that_no_turn_is_left() {
+    explore(3, || {
+        let anchor = fence(Rules {
+            max_turns: 3,
+            ..Rules::default()
+        });
+        let others = [1, 2].map(|call| {
+            let anchor = Arc::clone(&anchor);
+            thread::spawn(move || admit(&anchor, call).is_ok())
+        });
+        assert!(admit(&anchor, 7).is_ok());
+        for other in others {
+            assert!(other.join().unwrap());
+        }
+        assert_eq!(snapshot(&anchor).state, State::Closed);
+        assert!(!anchor.cell().word().lets_all_through());
     });
 }
 
