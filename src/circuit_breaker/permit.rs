@@ -3,11 +3,11 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::circuit::{Circuit, Recorded, Role, Ticket};
+use super::circuit::{Circuit, Role, Ticket};
 use crate::cell::{Anchor, Cell};
 use crate::clock::Moment;
 use crate::event::Event;
-use crate::outcome::{Failure, Outcome};
+use crate::outcome::{Failure, Outcome, Recorded};
 use crate::refusal::Name;
 use crate::sync::Arc;
 
@@ -70,7 +70,7 @@ impl Admission {
     fn cancel(&mut self) {
         if let Some(anchor) = self.anchor.take() {
             let cell = anchor.cell();
-            if let Some(outcome) = cell.rules().judge_cancelled(|| self.ran(cell)) {
+            if let Some(outcome) = cell.rules().on_cancel.judge(|| self.ran(cell)) {
                 self.settle(cell, outcome);
             }
         }
