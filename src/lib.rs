@@ -12,6 +12,7 @@ mod cell;
 pub mod circuit_breaker;
 mod clock;
 mod event;
+pub mod fallback;
 pub mod health_router;
 mod machine;
 mod outcome;
@@ -25,7 +26,8 @@ pub use self::circuit_breaker::{
     Cancelled, CircuitBreaker, CircuitBreakerHandle, CircuitBreakerLayer, CircuitBreakerSnapshot,
     KeyedCircuitBreakerHandle, Permit, Recorded, WhenOpen, Window,
 };
-pub use self::event::{Event, Observe, State, TransitionReason};
+pub use self::event::{EntryChange, Event, FallbackState, Observe, State, TransitionReason};
+pub use self::fallback::{EntrySnapshot, Exhausted, FallbackSnapshot};
 pub use self::health_router::HealthRouter;
 pub use self::outcome::{
     Classify, ErrorsAsFailures, Failure, FailureKind, Outcome, RefusalsAsFailures,

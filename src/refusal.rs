@@ -32,13 +32,23 @@ pub struct Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layer {
     CircuitBreaker,
+    Fallback,
 }
 
 impl Refusal {
     /// A circuit breaker's refusal.
     pub(crate) const fn breaker(reason: Reason) -> Self {
+        Self::of(Layer::CircuitBreaker, reason)
+    }
+
+    /// A fallback's refusal.
+    pub(crate) const fn fallback(reason: Reason) -> Self {
+        Self::of(Layer::Fallback, reason)
+    }
+
+    const fn of(layer: Layer, reason: Reason) -> Self {
         Self {
-            layer: Layer::CircuitBreaker,
+            layer,
             reason,
             name: None,
             retry_after: None,
@@ -142,6 +152,19 @@ impl fmt::Display for Refusal {
                 f.write_str(match self.reason {
                     Reason::NotReady => "was called before it was ready: call it again",
                     _ => "temporarily unavailable: circuit breaker open",
+                })
+            }
+            Layer::Fallback => {
+                f.write_str("model ")?;
+                if let Some(name) = name {
+                    write!(f, "{} ", Quoted(name.as_str()))?;
+                }
+                f.write_str(match self.reason {
+                    Reason::NotReady => "was called before it was ready: call it again",
+                    Reason::ProbeInFlight => {
+                        "temporarily unavailable: its recovery is being tested, and its backups are unavailable too"
+                    }
+                    _ => "temporarily unavailable, and its backups too",
                 })
             }
         }
@@ -385,6 +408,27 @@ mod tests {
         assert_eq!(
             Refusal::breaker(Reason::NotReady).to_string(),
             "tool was called before it was ready: call it again"
+        );
+    }
+
+    #[test]
+    fn a_fallbacks_refusal_names_the_primary_and_says_why() {
+        let text = |reason| {
+            Refusal::fallback(reason)
+                .with_name(Some(Name::Static("gpt-5")))
+                .to_string()
+        };
+        assert_eq!(
+            text(Reason::FallbackExhausted),
+            "model `gpt-5` temporarily unavailable, and its backups too"
+        );
+        assert_eq!(
+            text(Reason::ProbeInFlight),
+            "model `gpt-5` temporarily unavailable: its recovery is being tested, and its backups are unavailable too"
+        );
+        assert_eq!(
+            text(Reason::NotReady),
+            "model `gpt-5` was called before it was ready: call it again"
         );
     }
 
