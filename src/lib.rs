@@ -27,7 +27,10 @@ pub use self::circuit_breaker::{
     KeyedCircuitBreakerHandle, Permit, Recorded, WhenOpen, Window,
 };
 pub use self::event::{EntryChange, Event, FallbackState, Observe, State, TransitionReason};
-pub use self::fallback::{EntrySnapshot, Exhausted, FallbackSnapshot};
+pub use self::fallback::{
+    EntrySnapshot, Exhausted, Fallback, FallbackHandle, FallbackLayer, FallbackSnapshot,
+    UnknownEntry,
+};
 pub use self::health_router::HealthRouter;
 pub use self::outcome::{
     Classify, ErrorsAsFailures, Failure, FailureKind, Outcome, RefusalsAsFailures,
