@@ -896,4 +896,8 @@ impl Machine for Chain {
 }
 
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod walk;
