@@ -81,6 +81,7 @@ impl<M: Machine> Cell<M> {
         }
     }
 
+    #[inline]
     pub(crate) fn rules(&self) -> &M::Rules {
         &self.shared.rules
     }
@@ -103,7 +104,15 @@ impl<M: Machine> Cell<M> {
     }
 
     /// The word. It may be busy.
+    #[inline]
     pub(crate) fn word(&self) -> Word {
+        // Relaxed: who reads the word alone needs nothing else to be as new.
+        Word::from_bits(self.word.load(Ordering::Relaxed))
+    }
+
+    /// The word, to be followed by [`until`](Self::until).
+    pub(crate) fn word_before_until(&self) -> Word {
+        // Acquire: the moment that was published with it is there.
         Word::from_bits(self.word.load(Ordering::Acquire))
     }
 
@@ -114,27 +123,20 @@ impl<M: Machine> Cell<M> {
         (self.word.load(Ordering::Relaxed) == word.bits()).then(|| Moment::from_nanos(until))
     }
 
-    /// Changes the word without the lock, where `f` finds that enough. Answers `false`, with nothing changed, where it does not.
-    pub(crate) fn update(&self, f: impl Fn(Word) -> Option<Word>) -> bool {
+    /// Changes the word without the lock, where `f` finds that enough and nobody else changes it at the same time. Answers `false`, with
+    /// nothing changed, where not: then it takes a step.
+    #[inline]
+    pub(crate) fn update(&self, f: impl FnOnce(Word) -> Option<Word>) -> bool {
         // Relaxed: all that a count means is in the word itself, and a step takes it over by a swap, which reads the last value.
-        let mut bits = self.word.load(Ordering::Relaxed);
-        loop {
-            let Some(new) = f(Word::from_bits(bits)) else {
-                return false;
-            };
-            if new.bits() == bits {
-                return true;
-            }
-            match self.word.compare_exchange_weak(
-                bits,
-                new.bits(),
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => return true,
-                Err(now) => bits = now,
-            }
-        }
+        let bits = self.word.load(Ordering::Relaxed);
+        let Some(new) = f(Word::from_bits(bits)) else {
+            return false;
+        };
+        new.bits() == bits
+            || self
+                .word
+                .compare_exchange(bits, new.bits(), Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
     }
 
     /// Lets the machine move, publishes what became of it, wakes those who wait, and delivers its notes.
@@ -308,30 +310,38 @@ impl<M: Machine> fmt::Debug for Cell<M> {
     }
 }
 
-/// What a permit holds on to.
+/// What a permit holds on to: a count of holders, and the cell behind it.
 ///
-/// A service that is called again and again puts a count of its own before the shared cell, so that two threads with a
-/// clone each do not write to the same count at every call.
-pub(crate) enum Anchor<M: Machine> {
-    Cell(Cell<M>),
-    Own(Arc<Anchor<M>>),
+/// A service that is called again and again makes an anchor of its own on the shared cell, so that two threads with a clone each do not write
+/// to the same count at every call; nor to the same cache line.
+#[repr(align(64))]
+pub(crate) struct Anchor<M: Machine> {
+    cell: Arc<Cell<M>>,
 }
 
 impl<M: Machine> Anchor<M> {
-    pub(crate) fn cell(&self) -> &Cell<M> {
-        let mut anchor = self;
-        loop {
-            match anchor {
-                Anchor::Cell(cell) => return cell,
-                Anchor::Own(shared) => anchor = shared,
-            }
+    pub(crate) fn new(cell: Cell<M>) -> Self {
+        Self {
+            cell: Arc::new(cell),
         }
+    }
+
+    /// Another anchor on the same cell.
+    pub(crate) fn again(&self) -> Self {
+        Self {
+            cell: Arc::clone(&self.cell),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn cell(&self) -> &Cell<M> {
+        &self.cell
     }
 }
 
 impl<M: Machine> fmt::Debug for Anchor<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.cell().fmt(f)
+        self.cell.fmt(f)
     }
 }
 
@@ -352,6 +362,12 @@ impl Waiter {
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+
+    /// Lets go of the waker: its service is gone, and nothing else would until the next transition.
+    pub(crate) fn forget(&self) {
+        let waker = lock(&self.0).take();
+        drop(waker);
     }
 
     /// Whether the service still holds its end.

@@ -1,4 +1,58 @@
 //! Tower middleware that keeps an agent's calls to tools and models from failing for ever.
+//!
+//! An agent calls tools and models in a loop, and retries have no memory: call 500 into a dead service gets the same eager retry as call 2.
+//! The layers of this crate give the loop a memory.
+//!
+//! | layer | guards | what it does when things go wrong |
+//! | --- | --- | --- |
+//! | [`CircuitBreakerLayer`] | a tool: one circuit, or one per key | refuses calls at once, until one probe has proved recovery |
+//! | [`HealthRouter`], a table for a keyed [`CircuitBreakerLayer`] | a tool with substitutes | sends the call to a healthy substitute instead of refusing |
+//!
+//! # Order of the layers
+//!
+//! Retries handle transient failures, then the breaker handles sustained ones:
+//!
+//! ```text
+//! breaker ─► retry ─► timeout ─► service     one call is one turn: only what the ladder could not save
+//!                                            reaches the breaker (the default advice)
+//! retry ─► breaker ─► timeout ─► service     every attempt counts, and an open circuit stops the
+//!                                            ladder; wrap the policy in `retry::SkipRefusals`
+//! ```
+//!
+//! A timeout goes inside, where it is an error that the breaker sees. Outside, it drops the call: then use
+//! [`Cancelled::FailureAfter`].
+//!
+//! ```
+//! use std::time::Duration;
+//! use tower::{BoxError, Service, ServiceBuilder, ServiceExt, service_fn};
+//! use tower_breaker::{CircuitBreakerLayer, Refusal, State};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() {
+//! let breaker = CircuitBreakerLayer::new().name("search");
+//! let circuit = breaker.handle();
+//! let mut search = ServiceBuilder::new()
+//!     .layer(breaker)
+//!     .timeout(Duration::from_secs(10))
+//!     .service(service_fn(|_query: &str| async { Err::<String, BoxError>("down".into()) }));
+//!
+//! for _ in 0..3 {
+//!     let _ = search.ready().await.unwrap().call("rust").await;
+//! }
+//! assert_eq!(circuit.state(), State::Open);
+//! let refused = search.ready().await.unwrap().call("rust").await.unwrap_err();
+//! let refusal = Refusal::find(&*refused).expect("refused at once");
+//! assert_eq!(refusal.to_string(), "tool `search` temporarily unavailable: circuit breaker open");
+//! # }
+//! ```
+//!
+//! # Features
+//!
+//! | feature | what it adds |
+//! | --- | --- |
+//! | `retry` | `retry::SkipRefusals`: any `tower::retry::Policy` that spends no attempt on a refusal |
+//!
+//! None is needed for the layers.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs, missing_debug_implementations, unreachable_pub)]
@@ -39,3 +93,8 @@ pub use self::refusal::{AsBoxError, IntoError, Reason, Refusal, Refuse, RefuseWi
 
 /// A boxed error, as tower's.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The README's code, compiled and run with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

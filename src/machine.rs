@@ -50,9 +50,10 @@ pub(crate) enum Rest {
 /// | --- | --- |
 /// | 0 | *busy*: the machine's lock is held by somebody who may change it; ask under the lock |
 /// | 1 | *plain*: a success, or a failure below the threshold, changes the streak and the last failure alone |
-/// | 2–4 | the phase; what it means is the machine's |
+/// | 2–4 | the phase; 0 lets every call through, what the others mean is the machine's |
 /// | 5–6 | the kind of the last failure |
-/// | 7–31 | the streak, which stops at [`Word::FULL`] |
+/// | 7 | *timed*: whoever is admitted reads the clock, since a verdict may depend on how long the call ran |
+/// | 8–31 | the streak, which stops at [`Word::FULL`] |
 /// | 32–63 | the generation |
 ///
 /// A generation wraps after 2³² transitions; a call would have to be in flight across exactly as many to be taken for
@@ -62,23 +63,26 @@ pub(crate) struct Word(u64);
 
 impl Word {
     /// The streak from which on only the machine counts.
-    pub(crate) const FULL: u32 = (1 << 25) - 1;
+    pub(crate) const FULL: u32 = (1 << 24) - 1;
     pub(crate) const BUSY: Self = Self(1);
 
     const PLAIN: u64 = 1 << 1;
     const PHASE: u64 = 0b111 << 2;
     const KIND: u64 = 0b11 << 5;
-    const STREAK: u64 = (Self::FULL as u64) << 7;
+    const TIMED: u64 = 1 << 7;
+    const STREAK: u64 = (Self::FULL as u64) << 8;
     const GENERATION: u64 = (u32::MAX as u64) << 32;
 
     pub(crate) fn new(generation: u32, phase: u8) -> Self {
         Self(u64::from(generation) << 32 | (u64::from(phase) << 2 & Self::PHASE))
     }
 
+    #[inline]
     pub(crate) const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
+    #[inline]
     pub(crate) const fn bits(self) -> u64 {
         self.0
     }
@@ -87,10 +91,16 @@ impl Word {
         Self(self.0 & !Self::PLAIN | u64::from(plain) << 1)
     }
 
-    pub(crate) fn with_streak(self, streak: u32) -> Self {
-        Self(self.0 & !Self::STREAK | u64::from(streak.min(Self::FULL)) << 7)
+    pub(crate) fn timed(self, timed: bool) -> Self {
+        Self(self.0 & !Self::TIMED | u64::from(timed) << 7)
     }
 
+    #[inline]
+    pub(crate) fn with_streak(self, streak: u32) -> Self {
+        Self(self.0 & !Self::STREAK | u64::from(streak.min(Self::FULL)) << 8)
+    }
+
+    #[inline]
     pub(crate) fn with_last(self, kind: Option<FailureKind>) -> Self {
         let kind = match kind {
             None => 0,
@@ -101,6 +111,7 @@ impl Word {
         Self(self.0 & !Self::KIND | kind << 5)
     }
 
+    #[inline]
     pub(crate) fn generation(self) -> u32 {
         (self.0 >> 32) as u32
     }
@@ -109,8 +120,9 @@ impl Word {
         ((self.0 & Self::PHASE) >> 2) as u8
     }
 
+    #[inline]
     pub(crate) fn streak(self) -> u32 {
-        ((self.0 & Self::STREAK) >> 7) as u32
+        ((self.0 & Self::STREAK) >> 8) as u32
     }
 
     pub(crate) fn last(self) -> Option<FailureKind> {
@@ -122,11 +134,31 @@ impl Word {
         }
     }
 
+    /// Whether every call is let through, and there is no more to it: no step of the machine, no clock.
+    #[inline]
+    pub(crate) fn lets_all_through(self) -> bool {
+        self.0 & (Self::PHASE | Self::TIMED | Self::BUSY.0) == 0
+    }
+
+    /// Whether a success from `generation` is current, however long it took, and changes nothing.
+    #[inline]
+    pub(crate) fn is_clean_in(self, generation: u32) -> bool {
+        let mask = Self::GENERATION | Self::STREAK | Self::TIMED | Self::PLAIN | Self::BUSY.0;
+        (self.0 ^ u64::from(generation) << 32) & mask == Self::PLAIN
+    }
+
+    #[inline]
+    pub(crate) fn is_timed(self) -> bool {
+        self.0 & Self::TIMED != 0
+    }
+
+    #[inline]
     pub(crate) fn is_busy(self) -> bool {
         self.0 & Self::BUSY.0 != 0
     }
 
     /// Whether a result from `generation` is current, and changes the streak and the last failure alone.
+    #[inline]
     pub(crate) fn is_plain_in(self, generation: u32) -> bool {
         let mask = Self::GENERATION | Self::PLAIN | Self::BUSY.0;
         self.0 & mask == u64::from(generation) << 32 | Self::PLAIN
@@ -146,6 +178,7 @@ impl fmt::Debug for Word {
             .field("streak", &self.streak())
             .field("last", &self.last())
             .field("plain", &(self.0 & Self::PLAIN != 0))
+            .field("timed", &self.is_timed())
             .field("busy", &self.is_busy())
             .finish()
     }
@@ -246,12 +279,16 @@ mod tests {
             for phase in 0..8 {
                 for streak in [0, 1, Word::FULL] {
                     for last in kinds {
-                        for plain in [false, true] {
+                        for (plain, timed) in
+                            [(false, false), (true, false), (false, true), (true, true)]
+                        {
                             let word = Word::new(generation, phase)
                                 .with_last(kinds[3])
                                 .with_last(last)
                                 .with_streak(Word::FULL)
                                 .with_streak(streak)
+                                .timed(!timed)
+                                .timed(timed)
                                 .plain(!plain)
                                 .plain(plain);
                             assert_eq!(word.generation(), generation);
@@ -260,6 +297,11 @@ mod tests {
                             assert_eq!(word.last(), last);
                             assert_eq!(word.is_plain_in(generation), plain);
                             assert!(!word.is_plain_in(generation.wrapping_add(1)));
+                            assert_eq!(word.is_timed(), timed);
+                            assert_eq!(word.lets_all_through(), phase == 0 && !timed);
+                            let clean = plain && !timed && streak == 0;
+                            assert_eq!(word.is_clean_in(generation), clean);
+                            assert!(!word.is_clean_in(generation.wrapping_add(1)));
                             assert!(!word.is_busy());
                             assert_eq!(Word::from_bits(word.bits()), word);
                         }
@@ -294,9 +336,11 @@ mod tests {
         assert!(Word::BUSY.is_busy());
         let busy = Word::from_bits(Word::new(3, 0).plain(true).bits() | Word::BUSY.bits());
         assert!(!busy.is_plain_in(3));
+        assert!(!busy.is_clean_in(3));
+        assert!(!busy.lets_all_through());
         assert_eq!(
             format!("{:?}", Word::new(1, 2).with_streak(3)),
-            "Word { generation: 1, phase: 2, streak: 3, last: None, plain: false, busy: false }"
+            "Word { generation: 1, phase: 2, streak: 3, last: None, plain: false, timed: false, busy: false }"
         );
     }
 

@@ -51,7 +51,12 @@ impl Failure {
         Self::of(FailureKind::Fatal)
     }
 
-    const fn of(kind: FailureKind) -> Self {
+    /// Whether its kind is all there is to it: it carries no hint, and does not trip at once.
+    pub(crate) const fn is_plain(&self) -> bool {
+        self.retry_after.is_none() && !matches!(self.kind, FailureKind::Fatal)
+    }
+
+    pub(crate) const fn of(kind: FailureKind) -> Self {
         Self {
             kind,
             retry_after: None,

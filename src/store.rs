@@ -93,7 +93,7 @@ impl<K: Hash + Eq + Clone, M: Machine> Store<K, M> {
         make: impl FnOnce(&K) -> Cell<M>,
     ) -> Inserted<M> {
         // Made before the lock is taken: a key's `Display` is the user's.
-        let anchor = Arc::new(Anchor::Cell(make(&key)));
+        let anchor = Arc::new(Anchor::new(make(&key)));
         let mut order = lock(&self.order);
         if let Some(anchor) = self.map.get(&key) {
             settle();

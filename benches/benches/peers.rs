@@ -11,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tokio::runtime::Handle;
 use tower_breaker_benches::{
     allocator::{Counting, allocated},
     peers::{CONTENDERS, Contender, Runner},
@@ -21,6 +22,12 @@ static ALLOCATOR: Counting = Counting;
 
 const CALLS: u64 = 100_000;
 const ROUNDS: usize = 40;
+
+/// The calls of each of two threads.
+const CALLS_EACH: u64 = 20_000;
+
+/// How long two threads are measured, beyond a few rounds.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 type Make = fn() -> Box<dyn Runner>;
 
@@ -83,39 +90,47 @@ fn table(title: &str, contenders: &[(&'static str, Make)], ours: &str) {
     }
 }
 
-/// How long both take, started together.
-fn both(first: impl FnOnce() + Send, second: impl FnOnce() + Send) -> Duration {
-    fn started_together(barrier: &Barrier, work: impl FnOnce()) {
-        barrier.wait();
-        work();
-        barrier.wait();
-    }
-
-    let barrier = Barrier::new(3);
-    thread::scope(|scope| {
-        scope.spawn(|| started_together(&barrier, first));
-        scope.spawn(|| started_together(&barrier, second));
+/// How long both take, from the first one's start to the last one's end.
+fn both(runtime: &Handle, first: impl FnOnce() + Send, second: impl FnOnce() + Send) -> Duration {
+    fn timed(runtime: &Handle, barrier: &Barrier, work: impl FnOnce()) -> (Instant, Instant) {
+        // One peer sleeps when its lock is taken, and needs a runtime's clock for it.
+        let _entered = runtime.enter();
         barrier.wait();
         let start = Instant::now();
-        barrier.wait();
-        start.elapsed()
-    })
+        work();
+        (start, Instant::now())
+    }
+
+    let barrier = Barrier::new(2);
+    let ((start, end), (another_start, another_end)) = thread::scope(|scope| {
+        let other = scope.spawn(|| timed(runtime, &barrier, second));
+        let own = timed(runtime, &barrier, first);
+        (own, other.join().expect("a measured call does not panic"))
+    });
+    end.max(another_end) - start.min(another_start)
 }
 
 /// The throughput of two threads on one circuit, as a part of that of two threads on a circuit each.
-fn shared(make: Make) -> f64 {
+fn shared(runtime: &Handle, make: Make) -> f64 {
     let (mut one, mut own) = (make(), make());
     let mut another = one.another();
     let (mut together, mut apart) = (Duration::MAX, Duration::MAX);
-    for _ in 0..ROUNDS {
-        together = together.min(both(|| one.run(CALLS), || another.run(CALLS)));
-        apart = apart.min(both(|| one.run(CALLS), || own.run(CALLS)));
+    let start = Instant::now();
+    for round in 0..ROUNDS {
+        let (first, second) = (|| one.run(CALLS_EACH), || another.run(CALLS_EACH));
+        together = together.min(both(runtime, first, second));
+        let (first, second) = (|| one.run(CALLS_EACH), || own.run(CALLS_EACH));
+        apart = apart.min(both(runtime, first, second));
+        // One peer sleeps a millisecond whenever its lock is taken.
+        if round >= 3 && start.elapsed() > PATIENCE {
+            break;
+        }
     }
     apart.as_secs_f64() / together.as_secs_f64()
 }
 
 /// The throughput of one thread, as a part of each of two threads' that share nothing.
-fn control() -> f64 {
+fn control(runtime: &Handle) -> f64 {
     fn arithmetic() {
         let mut number = black_box(1_u64);
         for _ in 0..20 * CALLS {
@@ -131,7 +146,7 @@ fn control() -> f64 {
         let start = Instant::now();
         arithmetic();
         alone = alone.min(start.elapsed());
-        two = two.min(both(arithmetic, arithmetic));
+        two = two.min(both(runtime, arithmetic, arithmetic));
     }
     alone.as_secs_f64() / two.as_secs_f64()
 }
@@ -151,9 +166,15 @@ fn main() {
     table("closed, success", &closed, ours);
     table("open, refusal", &open, ours);
 
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_time()
+        .build()
+        .expect("a runtime starts");
+    let runtime = runtime.handle();
     println!("\ntwo threads on one circuit, throughput against a circuit each");
     println!("{:<28} {:>10} {:>10}", "", "success", "refusal");
-    let control = control();
+    let control = control(runtime);
     println!(
         "{:<28} {control:>10.2} {control:>10.2}",
         "(control: arithmetic)"
@@ -162,8 +183,8 @@ fn main() {
         name, closed, open, ..
     } in &CONTENDERS[1..]
     {
-        let success = shared(*closed);
-        let refusal = open.map_or(f64::NAN, shared);
+        let success = shared(runtime, *closed);
+        let refusal = open.map_or(f64::NAN, |open| shared(runtime, open));
         println!("{name:<28} {success:>10.2} {refusal:>10.2}");
     }
 

@@ -86,7 +86,7 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// Whether a verdict depends on how long the call ran.
+    /// Whether a verdict may depend on how long the call ran.
     pub(super) fn are_timed(&self) -> bool {
         self.slow_call.is_some() || self.on_cancel.is_timed()
     }
@@ -104,10 +104,11 @@ impl Rules {
         // Counts are far below 2⁵³, up to which an f64 is exact.
         #[allow(clippy::cast_precision_loss)]
         let reached = failures as f64 >= rate.fraction * calls as f64;
-        calls >= u64::from(minimum) && failures > 0 && reached
+        calls >= u64::from(minimum) && reached
     }
 
     /// What a result says, a success's time taken into account.
+    #[inline]
     pub(super) fn judge(&self, outcome: Outcome, ran: impl FnOnce() -> Duration) -> Outcome {
         match (outcome, self.slow_call) {
             (Outcome::Success, Some(slow)) if ran() >= slow => Failure::transient().into(),
@@ -156,6 +157,17 @@ impl Phase {
 pub(super) struct Ticket {
     pub(super) generation: u32,
     pub(super) role: Role,
+}
+
+impl Ticket {
+    /// The ticket of a call that `word` lets through with all others.
+    #[inline]
+    pub(super) fn ordinary(word: Word) -> Self {
+        Self {
+            generation: word.generation(),
+            role: Role::Ordinary,
+        }
+    }
 }
 
 /// An enum rather than a flag, so that the compiler has room in it to tell a future's variants apart.
@@ -218,7 +230,7 @@ pub struct CircuitBreakerSnapshot {
     pub forced: bool,
     /// How many calls failed in a row while closed; kept from a trip until the circuit closes again.
     pub streak: u32,
-    /// What is left of the cooldown, or of the probe's lease; `None` if neither runs, or it has no end.
+    /// What is left of the cooldown, zero once a probe is due, or of the probe's lease; `None` if neither runs, or it has no end.
     pub time_left: Option<Duration>,
     /// How often it has tripped since it was made or reset.
     pub trips: u64,
@@ -245,6 +257,8 @@ pub(crate) struct Circuit {
     successes: u32,
     trips: u64,
     seed: u64,
+    /// Whether its verdicts may depend on how long a call ran.
+    timed: bool,
     tally: Option<Box<Tally>>,
 }
 
@@ -262,6 +276,7 @@ impl Circuit {
             successes: 0,
             trips: 0,
             seed,
+            timed: rules.are_timed(),
             tally: rules.rate.map(|rate| Box::new(Tally::new(rate.window))),
         }
     }
@@ -350,6 +365,7 @@ impl Circuit {
     // ===== verdicts =====
 
     /// What a verdict changes if that is the streak and the last failure alone; `None` if the machine must be asked.
+    #[inline]
     pub(super) fn shortcut(
         word: Word,
         ticket: Ticket,
@@ -364,8 +380,7 @@ impl Circuit {
             Outcome::Neutral => Some(word),
             Outcome::Failure(failure) => {
                 let streak = word.streak() + 1;
-                let plain = failure.retry_after().is_none() && failure.kind() != FailureKind::Fatal;
-                (plain && streak < rules.failure_threshold.min(Word::FULL))
+                (failure.is_plain() && streak < rules.failure_threshold.min(Word::FULL))
                     .then(|| word.with_streak(streak).with_last(Some(failure.kind())))
             }
         }
@@ -466,7 +481,8 @@ impl Circuit {
 
     // ===== by hand =====
 
-    pub(super) fn force_open(&mut self, notes: &mut Notes<Note>) {
+    pub(super) fn force_open(&mut self, rules: &Rules, now: Moment, notes: &mut Notes<Note>) {
+        self.expire(rules, now, notes);
         if self.phase != Phase::Forced {
             self.until = Moment::NEVER;
             self.trips += u64::from(self.phase.state() != State::Open);
@@ -474,7 +490,8 @@ impl Circuit {
         }
     }
 
-    pub(super) fn reset(&mut self, rules: &Rules, notes: &mut Notes<Note>) {
+    pub(super) fn reset(&mut self, rules: &Rules, now: Moment, notes: &mut Notes<Note>) {
+        self.expire(rules, now, notes);
         self.clear(rules);
         self.last = None;
         self.trips = 0;
@@ -597,8 +614,9 @@ impl Rules {
     /// The cooldown after one of `cooldown`.
     fn grow(&self, cooldown: Duration) -> Duration {
         match self.backoff {
-            Some(Backoff { factor, max }) if cooldown < max => times(cooldown, factor).min(max),
-            _ => cooldown,
+            // Never less than it was: `max` may be below it, and a float rounds.
+            Some(Backoff { factor, max }) => times(cooldown, factor).min(max).max(cooldown),
+            None => cooldown,
         }
     }
 
@@ -640,6 +658,7 @@ impl Machine for Circuit {
             .with_last(self.last)
             .with_streak(self.streak)
             .plain(plain)
+            .timed(self.timed)
     }
 
     fn until(&self) -> Moment {
@@ -694,3 +713,12 @@ impl Circuit {
             .is_some_and(|tally| tally.totals(now).1 > 0)
     }
 }
+
+#[cfg(test)]
+mod driver;
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod rows;
+#[cfg(test)]
+mod walk;

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use pin_project_lite::pin_project;
 
 use super::permit::Admission;
-use crate::outcome::{Classify, Failure};
+use crate::outcome::Classify;
 use crate::refusal::Refuse;
 
 pin_project! {
@@ -45,6 +45,7 @@ pin_project! {
 }
 
 impl<F, C, R, Req, T> ResponseFuture<F, C, R, Req, T> {
+    #[inline]
     pub(super) fn called(future: F, admission: Admission, classify: C) -> Self {
         Self::of(State::Called {
             future,
@@ -74,6 +75,8 @@ where
 {
     type Output = Result<Res, Err>;
 
+    #[allow(clippy::inline_always)] // It is polled in one place of a program; the call would cost a third of the whole.
+    #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().state.project() {
             StateProj::Called {
@@ -82,30 +85,52 @@ where
                 classify,
             } => {
                 let result = ready!(failing_if_unwound(admission, || future.poll(cx)));
-                // Taken out first: if the classifier panics, the call is a cancelled one now, and not when the future is dropped.
-                let mut admission = mem::replace(admission, Admission::none());
                 if admission.is_guarded() {
-                    let outcome = classify.classify(result.as_ref());
+                    let outcome =
+                        cancelled_if_unwound(admission, || classify.classify(result.as_ref()));
                     admission.record(outcome);
                 }
                 Poll::Ready(result.map_err(R::convert))
             }
-            StateProj::Refused { answer } => match answer.take() {
-                Some(answer) => Poll::Ready(answer),
-                #[allow(clippy::panic)] // Documented, as everywhere in the futures of tower.
-                None => panic!("`ResponseFuture` polled after it was ready"),
-            },
+            StateProj::Refused { answer } => Poll::Ready(take_refused(answer)),
         }
     }
 }
 
+#[cold]
+fn take_refused<T>(answer: &mut Option<T>) -> T {
+    match answer.take() {
+        Some(answer) => answer,
+        #[allow(clippy::panic)] // Documented, as everywhere in the futures of tower.
+        None => panic!("`ResponseFuture` polled after it was ready"),
+    }
+}
+
 /// Runs code of the inner service. Should it unwind, the call has failed, whoever catches the panic later.
+#[inline]
 pub(super) fn failing_if_unwound<T>(admission: &mut Admission, f: impl FnOnce() -> T) -> T {
     struct Unwound<'a>(&'a mut Admission);
 
     impl Drop for Unwound<'_> {
         fn drop(&mut self) {
-            self.0.record(Failure::transient().into());
+            self.0.fail();
+        }
+    }
+
+    let unwound = Unwound(admission);
+    let value = f();
+    mem::forget(unwound);
+    value
+}
+
+/// Runs a classifier. Should it unwind, the call is a cancelled one now, and not when the future is dropped.
+#[inline]
+fn cancelled_if_unwound<T>(admission: &mut Admission, f: impl FnOnce() -> T) -> T {
+    struct Unwound<'a>(&'a mut Admission);
+
+    impl Drop for Unwound<'_> {
+        fn drop(&mut self) {
+            self.0.cancel();
         }
     }
 

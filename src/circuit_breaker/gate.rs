@@ -43,6 +43,9 @@ pub(super) trait Gate<Req> {
     /// The inner service failed to become ready.
     fn readiness_failed(&mut self, failure: Failure);
 
+    /// Admits a call that is let through with all others, so that nothing of the request has to be known.
+    fn admit_at_once(&mut self) -> Option<Admission>;
+
     /// Asks the gate.
     fn admit(&mut self, req: &mut Req) -> Result<Admission, Refusal>;
 }
@@ -69,15 +72,18 @@ impl<'a> Now<'a> {
     }
 }
 
-/// What the word alone tells, of the oracle and of the gate alike.
-fn glance(cell: &Cell<Circuit>, now: &mut Now<'_>) -> Option<Result<Ticket, Denied>> {
-    let word = cell.word();
-    Circuit::glance(word, || cell.until(word), || now.get())
+/// The oracle. It reads the clock only where the answer depends on it.
+#[inline]
+fn ask(cell: &Cell<Circuit>, now: &mut Now<'_>) -> Result<(), Denied> {
+    if cell.word().lets_all_through() {
+        return Ok(());
+    }
+    ask_closely(cell, now)
 }
 
-/// The oracle. It reads the clock only where the answer depends on it.
-fn ask(cell: &Cell<Circuit>, now: &mut Now<'_>) -> Result<(), Denied> {
-    if let Some(answer) = glance(cell, now) {
+fn ask_closely(cell: &Cell<Circuit>, now: &mut Now<'_>) -> Result<(), Denied> {
+    let word = cell.word_before_until();
+    if let Some(answer) = Circuit::glance(word, || cell.until(word), || now.get()) {
         return answer.map(|_| ());
     }
     let now = now.get();
@@ -89,19 +95,26 @@ pub(super) fn would_allow(cell: &Cell<Circuit>) -> bool {
 }
 
 /// The gate of a circuit outside a store.
+#[inline]
 pub(super) fn acquire(cell: &Cell<Circuit>) -> Result<Ticket, Denied> {
-    let mut now = Now::of(cell);
-    if let Some(answer) = glance(cell, &mut now) {
-        return answer;
-    }
-    let now = now.get();
-    cell.step(|circuit, rules, notes| circuit.try_acquire(rules, now, notes))
+    // Only a store retires a circuit; were one retired all the same, the call may come again.
+    acquire_stored(cell).unwrap_or(Err(Denied::NOT_READY))
 }
 
 /// The gate of a circuit in a store, which may have been evicted since it was looked up.
+#[inline]
 fn acquire_stored(cell: &Cell<Circuit>) -> Result<Result<Ticket, Denied>, Retired> {
+    let word = cell.word();
+    if word.lets_all_through() {
+        return Ok(Ok(Ticket::ordinary(word)));
+    }
+    acquire_closely(cell)
+}
+
+fn acquire_closely(cell: &Cell<Circuit>) -> Result<Result<Ticket, Denied>, Retired> {
     let mut now = Now::of(cell);
-    if let Some(answer) = glance(cell, &mut now) {
+    let word = cell.word_before_until();
+    if let Some(answer) = Circuit::glance(word, || cell.until(word), || now.get()) {
         return Ok(answer);
     }
     let now = now.get();
@@ -134,8 +147,19 @@ pub struct One {
     /// When the oracle answered, if it said no.
     asked: Moment,
     ready: Readiness,
-    /// Whether this very clone was called before.
-    called: bool,
+    /// Whose count `anchor` is.
+    count: Count,
+}
+
+/// Whose count a service's anchor is. Its own costs an allocation, so it is made when the service is called for the second time: a clone for a single
+/// request pays nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Count {
+    /// The layer's, or that of the service it is a clone of; it was not called yet.
+    Shared,
+    /// The same; it was called once.
+    SharedOnce,
+    Own,
 }
 
 /// What a service keeps while it waits.
@@ -146,12 +170,21 @@ struct Waiting {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(waiter) = &self.waiter {
+            waiter.forget();
+        }
+    }
+}
+
 /// For whose call the last `poll_ready` was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Readiness {
     Unknown,
-    Ready,
     Refused,
+    /// With whose count the call will be made.
+    Ready(Count),
 }
 
 impl One {
@@ -161,7 +194,7 @@ impl One {
             waiting: None,
             asked: Moment::START,
             ready: Readiness::Unknown,
-            called: false,
+            count: Count::Shared,
         }
     }
 
@@ -169,18 +202,22 @@ impl One {
     pub(super) fn made(shared: &Arc<Shared<Rules>>, name: Option<&Name>, seed: u64) -> Self {
         let circuit = Circuit::new(&shared.rules, seed);
         let cell = Cell::new(circuit, name.cloned(), Arc::clone(shared));
-        Self::new(Arc::new(Anchor::Cell(cell)))
+        Self::new(Arc::new(Anchor::new(cell)))
     }
 
     pub(super) fn anchor(&self) -> &CircuitAnchor {
         &self.anchor
     }
 
-    /// The anchor for one more permit. A service's own count, which costs an allocation, is made when it is called for the second time, so that a
-    /// clone for a single request pays nothing.
+    /// The anchor for one more permit.
     fn hold(&mut self) -> CircuitAnchor {
-        if matches!(*self.anchor, Anchor::Cell(_)) && std::mem::replace(&mut self.called, true) {
-            self.anchor = Arc::new(Anchor::Own(Arc::clone(&self.anchor)));
+        match self.count {
+            Count::Shared => self.count = Count::SharedOnce,
+            Count::SharedOnce => {
+                self.anchor = Arc::new(self.anchor.again());
+                self.count = Count::Own;
+            }
+            Count::Own => {}
         }
         Arc::clone(&self.anchor)
     }
@@ -201,6 +238,23 @@ impl One {
             answer = ask(cell, &mut Now::of(cell));
         }
         answer.err().unwrap_or(Denied::NOT_READY)
+    }
+
+    fn poll_ask_closely(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        self.ready = Readiness::Unknown;
+        let cell = self.anchor.cell();
+        let rules = cell.rules();
+        let mut now = Now::of(cell);
+        match ask(cell, &mut now) {
+            Ok(()) => Poll::Ready(true),
+            Err(_) if rules.observe_only => Poll::Ready(true),
+            Err(_) if rules.when_open == WhenOpen::Refuse => {
+                self.asked = now.get();
+                self.ready = Readiness::Refused;
+                Poll::Ready(false)
+            }
+            Err(_) => self.poll_allowed(cx).map(|()| true),
+        }
     }
 
     /// Waits while the oracle says no: for a transition, or for the end of what it said no for.
@@ -235,12 +289,8 @@ impl One {
 
 impl Clone for One {
     fn clone(&self) -> Self {
-        let shared = match &*self.anchor {
-            Anchor::Cell(_) => &self.anchor,
-            Anchor::Own(shared) => shared,
-        };
-        // New clones carry neither readiness nor a place among those who wait, and count on their own.
-        Self::new(Arc::clone(shared))
+        // New clones carry neither readiness nor a place among those who wait, and share the count until they are called twice.
+        Self::new(Arc::clone(&self.anchor))
     }
 }
 
@@ -260,24 +310,16 @@ impl Renew for One {
 }
 
 impl<Req> Gate<Req> for One {
+    #[inline]
     fn poll_ask(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
-        self.ready = Readiness::Unknown;
-        let cell = self.anchor.cell();
-        let rules = cell.rules();
-        let mut now = Now::of(cell);
-        match ask(cell, &mut now) {
-            Ok(()) => Poll::Ready(true),
-            Err(_) if rules.observe_only => Poll::Ready(true),
-            Err(_) if rules.when_open == WhenOpen::Refuse => {
-                self.asked = now.get();
-                self.ready = Readiness::Refused;
-                Poll::Ready(false)
-            }
-            Err(_) => self.poll_allowed(cx).map(|()| true),
+        if self.anchor.cell().word().lets_all_through() {
+            return Poll::Ready(true);
         }
+        self.poll_ask_closely(cx)
     }
 
     fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.ready = Readiness::Unknown;
         let waiting = self.waiting.get_or_insert_default();
         self.anchor.cell().wait(&mut waiting.waiter, cx);
         // Anything that moved before the waker was there woke nobody.
@@ -287,23 +329,37 @@ impl<Req> Gate<Req> for One {
         }
     }
 
+    #[inline]
     fn readied(&mut self) {
-        self.ready = Readiness::Ready;
+        self.ready = Readiness::Ready(self.count);
     }
 
     fn readiness_failed(&mut self, failure: Failure) {
+        self.ready = Readiness::Unknown;
         if let Ok(ticket) = acquire(self.anchor.cell()) {
             Admission::new(self.hold(), ticket).record(failure.into());
         }
     }
 
+    #[inline]
+    fn admit_at_once(&mut self) -> Option<Admission> {
+        let word = self.anchor.cell().word();
+        if self.ready == Readiness::Ready(Count::Own) && word.lets_all_through() {
+            self.ready = Readiness::Unknown;
+            return Some(Admission::plain(Arc::clone(&self.anchor), word));
+        }
+        None
+    }
+
     fn admit(&mut self, _: &mut Req) -> Result<Admission, Refusal> {
-        let denied = match std::mem::replace(&mut self.ready, Readiness::Unknown) {
-            Readiness::Ready => match acquire(self.anchor.cell()) {
+        let ready = std::mem::replace(&mut self.ready, Readiness::Unknown);
+        let denied = if matches!(ready, Readiness::Ready(_)) {
+            match acquire(self.anchor.cell()) {
                 Ok(ticket) => return Ok(Admission::new(self.hold(), ticket)),
                 Err(denied) => denied,
-            },
-            ready => self.why_not_ready(ready),
+            }
+        } else {
+            self.why_not_ready(ready)
         };
         deny(self.anchor.cell(), denied)
     }
@@ -391,6 +447,11 @@ where
     }
 
     fn readiness_failed(&mut self, _: Failure) {}
+
+    #[inline]
+    fn admit_at_once(&mut self) -> Option<Admission> {
+        None
+    }
 
     fn admit(&mut self, req: &mut Req) -> Result<Admission, Refusal> {
         if std::mem::take(&mut self.ready) {

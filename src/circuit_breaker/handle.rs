@@ -113,11 +113,13 @@ fn snapshot(cell: &Cell<Circuit>) -> CircuitBreakerSnapshot {
 }
 
 fn reset(cell: &Cell<Circuit>) {
-    cell.step(Circuit::reset);
+    let now = cell.now();
+    cell.step(|circuit, rules, notes| circuit.reset(rules, now, notes));
 }
 
 fn force_open(cell: &Cell<Circuit>) {
-    cell.step(|circuit, _, notes| circuit.force_open(notes));
+    let now = cell.now();
+    cell.step(|circuit, rules, notes| circuit.force_open(rules, now, notes));
 }
 
 /// A handle on the circuits of a layer with one per key. Everything is asked with a key; questions make no circuit.

@@ -1,6 +1,109 @@
 //! A circuit breaker: refuses calls at once while a tool is down, and tests recovery with one leased probe.
+//!
+//! ```text
+//!                failure_threshold failures in a row,
+//!                failure_rate, or a fatal one
+//!      ┌────────┐ ───────────────────────────────────► ┌────────┐
+//!      │ Closed │                                      │  Open  │ ◄─┐
+//!      └────────┘                                      └────────┘   │
+//!          ▲                                               │        │ the probe fails,
+//!          │ success_threshold                  a call when│        │ or its lease ends
+//!          │ probes succeed                     the cooldown        │
+//!          │                                    is over    ▼        │
+//!          │                                           ┌──────────┐ │
+//!          └────────────────────────────────────────── │ HalfOpen │─┘
+//!                                                      └──────────┘
+//! ```
+//!
+//! # The table
+//!
+//! | state | event | what happens |
+//! | --- | --- | --- |
+//! | Closed | success | streak = 0 |
+//! | Closed | failure | streak + 1; at `failure_threshold` → Open, the cooldown counts from now. A fatal one trips at once |
+//! | Closed | a result from an older generation | stale: changes nothing, success or failure |
+//! | Open | call, cooldown not over | refused, with the time that is left |
+//! | Open | call, cooldown over | → `HalfOpen`; this caller is the probe, its lease starts |
+//! | Open | stale success | ignored: it describes the time before the trip |
+//! | Open | stale failure | the cooldown restarts from now (each admitted call once; refusals never) |
+//! | `HalfOpen` | call, slot taken | refused ([`Reason::ProbeInFlight`](crate::Reason::ProbeInFlight)), with the rest of the lease |
+//! | `HalfOpen` | the probe succeeds, lease live | → Closed (or the next probe, until `success_threshold`) |
+//! | `HalfOpen` | the probe fails | → Open, the cooldown counts from now |
+//! | `HalfOpen` | lease over | → Open, the cooldown counts from the lease's end, however late it is noticed |
+//! | `HalfOpen` | the probe is neutral | the slot is free; the next call is the probe |
+//! | `HalfOpen` | any other result | stale: changes nothing |
+//!
+//! A call is admitted in a *generation*, and every transition begins a new one: a result that comes from an older generation is
+//! stale. A `retry_after` that a failure carries lengthens the cooldown, up to
+//! [`retry_after_cap`](CircuitBreakerLayer::retry_after_cap); of two deadlines the later one wins.
+//!
+//! # Examples
+//!
+//! The defaults: one circuit, three failures in a row, 30 s.
+//!
+//! ```
+//! use tower::{BoxError, ServiceBuilder, service_fn};
+//! use tower_breaker::CircuitBreakerLayer;
+//!
+//! let search = ServiceBuilder::new()
+//!     .layer(CircuitBreakerLayer::new().name("search"))
+//!     .service(service_fn(|query: String| async move { Ok::<_, BoxError>(query) }));
+//! # let _ = search;
+//! ```
+//!
+//! One circuit per tool, with answers that the model can read instead of errors:
+//!
+//! ```
+//! use std::{convert::Infallible, time::Duration};
+//! use tower::{ServiceBuilder, service_fn};
+//! use tower_breaker::{CircuitBreakerLayer, Failure, Outcome, Refusal};
+//!
+//! struct ToolCall { name: String }
+//! struct ToolResult { text: String, is_error: bool }
+//!
+//! let layer = CircuitBreakerLayer::new()
+//!     .failure_threshold(5)
+//!     .recovery_duration(Duration::from_secs(10))
+//!     .backoff(2, Duration::from_secs(300))
+//!     .jitter(0.2)
+//!     .classify(|result: Result<&ToolResult, &Infallible>| match result {
+//!         Ok(ToolResult { is_error: true, .. }) => Failure::transient().into(),
+//!         _ => Outcome::Success,
+//!     })
+//!     .refuse_with(|_call: ToolCall, refusal: Refusal| {
+//!         Ok::<_, Infallible>(ToolResult { text: refusal.to_string(), is_error: true })
+//!     })
+//!     .per_key(|call: &ToolCall| call.name.as_str(), 1_000);
+//! let tools = ServiceBuilder::new().layer(&layer).service(service_fn(|call: ToolCall| async move {
+//!     Ok::<_, Infallible>(ToolResult { text: call.name, is_error: false })
+//! }));
+//! # let _ = tools;
+//! ```
+//!
+//! # Readiness
+//!
+//! With one circuit, `poll_ready` asks the oracle. If the circuit would refuse, the inner service is not asked, `poll_ready` is ready, and the call is
+//! refused at once; it is never `Ready(Err)` for an open circuit, which would kill a `Buffer`. If it would allow, inner readiness is polled, and a caller
+//! who waits there is woken by every transition, to be refused if the circuit has tripped. The probe's slot is taken in `call`
+//! alone. With [`WhenOpen::NotReady`] an open circuit is not ready instead.
+//!
+//! A call is refused with [`Reason::NotReady`](crate::Reason::NotReady), and takes no probe, when its inner service was not polled ready: nobody asked, or the circuit
+//! was open when they did and became due since. The answer that `poll_ready` gave holds for one call. It reads the clock, and `call` does so again only if
+//! less than a second of the wait was left.
+//!
+//! With a circuit per key, the key is not known when readiness is asked for: it passes through, and the gate is asked in `call`.
+//!
+//! An inner service that fails to become ready has failed (the probe, when one is due); per key that counts for no key.
+//!
+//! # Panics and dropped calls
+//!
+//! A panic in the inner service's `call` or in its future is a failure, whoever catches it. A panic in a classifier is a
+//! cancelled call. What a cancelled call says is set by [`on_cancel`](CircuitBreakerLayer::on_cancel), a [`Cancelled`]. The
+//! slot is never lost.
 
 mod circuit;
+#[cfg(test)]
+mod costs;
 pub mod future;
 mod gate;
 mod handle;

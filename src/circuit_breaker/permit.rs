@@ -7,7 +7,8 @@ use super::circuit::{Circuit, Role, Ticket};
 use crate::cell::{Anchor, Cell};
 use crate::clock::Moment;
 use crate::event::Event;
-use crate::outcome::{Failure, Outcome, Recorded};
+use crate::machine::Word;
+use crate::outcome::{Failure, FailureKind, Outcome, Recorded};
 use crate::refusal::Name;
 use crate::sync::Arc;
 
@@ -36,6 +37,17 @@ impl Admission {
         }
     }
 
+    /// The permit of a call that `word` lets through with all others.
+    #[inline]
+    pub(super) fn plain(anchor: Arc<Anchor<Circuit>>, word: Word) -> Self {
+        Self {
+            anchor: Some(anchor),
+            started: Moment::START,
+            ticket: Ticket::ordinary(word),
+        }
+    }
+
+    #[inline]
     pub(super) fn none() -> Self {
         Self {
             anchor: None,
@@ -48,6 +60,7 @@ impl Admission {
     }
 
     /// Whether a verdict would be recorded.
+    #[inline]
     pub(super) fn is_guarded(&self) -> bool {
         self.anchor.is_some()
     }
@@ -57,17 +70,76 @@ impl Admission {
     }
 
     /// Gives the verdict, once.
+    #[inline]
     pub(super) fn record(&mut self, outcome: Outcome) -> Recorded {
+        let settled = match outcome {
+            // What nearly every call comes to: a look at the word, and no more.
+            Outcome::Success if self.is_clean() => true,
+            Outcome::Success => self.count_success(),
+            Outcome::Failure(failure) if failure.is_plain() => self.count_failure(failure.kind()),
+            _ => false,
+        };
+        if settled {
+            self.anchor = None;
+            return Recorded::Applied;
+        }
+        self.record_closely(outcome)
+    }
+
+    /// Whether a success would change nothing.
+    #[inline]
+    fn is_clean(&self) -> bool {
+        match &self.anchor {
+            Some(anchor) => anchor.cell().word().is_clean_in(self.ticket.generation),
+            None => false,
+        }
+    }
+
+    // The next two count what needs neither the clock nor the lock. Out of line, and without anything to drop, a handful of registers is all
+    // they need.
+
+    #[inline(never)]
+    fn count_success(&self) -> bool {
+        let Some(anchor) = &self.anchor else {
+            return false;
+        };
+        let rules = anchor.cell().rules();
+        anchor.cell().update(|word| match word.is_timed() {
+            true => None,
+            false => Circuit::shortcut(word, self.ticket, Outcome::Success, rules),
+        })
+    }
+
+    #[inline(never)]
+    fn count_failure(&self, kind: FailureKind) -> bool {
+        let Some(anchor) = &self.anchor else {
+            return false;
+        };
+        let rules = anchor.cell().rules();
+        let outcome = Failure::of(kind).into();
+        anchor
+            .cell()
+            .update(|word| Circuit::shortcut(word, self.ticket, outcome, rules))
+    }
+
+    #[cold]
+    fn record_closely(&mut self, outcome: Outcome) -> Recorded {
         let Some(anchor) = self.anchor.take() else {
             return Recorded::Stale;
         };
         let cell = anchor.cell();
-        let outcome = cell.rules().judge(outcome, || self.ran(cell));
-        self.settle(cell, outcome)
+        self.settle(cell, cell.rules().judge(outcome, || self.ran(cell)))
+    }
+
+    /// The verdict of a call that panicked.
+    #[cold]
+    pub(super) fn fail(&mut self) {
+        self.record(Failure::transient().into());
     }
 
     /// The verdict of a call that was dropped, by the rule for such calls.
-    fn cancel(&mut self) {
+    #[cold]
+    pub(super) fn cancel(&mut self) {
         if let Some(anchor) = self.anchor.take() {
             let cell = anchor.cell();
             if let Some(outcome) = cell.rules().on_cancel.judge(|| self.ran(cell)) {
@@ -76,9 +148,9 @@ impl Admission {
         }
     }
 
+    /// Records an outcome that is judged already.
     fn settle(&self, cell: &Cell<Circuit>, outcome: Outcome) -> Recorded {
-        let rules = cell.rules();
-        if cell.update(|word| Circuit::shortcut(word, self.ticket, outcome, rules)) {
+        if cell.update(|word| Circuit::shortcut(word, self.ticket, outcome, cell.rules())) {
             return Recorded::Applied;
         }
         let now = cell.now();
@@ -100,8 +172,11 @@ impl Admission {
 }
 
 impl Drop for Admission {
+    #[inline]
     fn drop(&mut self) {
-        self.cancel();
+        if self.anchor.is_some() {
+            self.cancel();
+        }
     }
 }
 
@@ -155,7 +230,7 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.admission.record(Failure::transient().into());
+            self.admission.fail();
         }
     }
 }

@@ -7,6 +7,7 @@ use tower_service::Service;
 
 use super::future::{ResponseFuture, failing_if_unwound};
 use super::gate::{Gate, One};
+use super::permit::Admission;
 use crate::outcome::{Classify, ErrorsAsFailures, Failure, Outcome};
 use crate::refusal::{AsBoxError, Refuse};
 
@@ -50,6 +51,21 @@ impl<S, C, R, G> CircuitBreaker<S, C, R, G> {
     pub fn into_inner(self) -> S {
         self.inner
     }
+
+    /// Makes a call that was admitted.
+    #[inline]
+    fn run<Req, T>(
+        &mut self,
+        req: Req,
+        mut admission: Admission,
+    ) -> ResponseFuture<S::Future, C, R, Req, T>
+    where
+        S: Service<Req>,
+        C: Clone,
+    {
+        let future = failing_if_unwound(&mut admission, || self.inner.call(req));
+        ResponseFuture::called(future, admission, self.classify.clone())
+    }
 }
 
 #[allow(private_bounds)]
@@ -64,6 +80,7 @@ where
     type Error = R::Error;
     type Future = ResponseFuture<S::Future, C, R, Req, Result<S::Response, R::Error>>;
 
+    #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         if !ready!(self.gate.poll_ask(cx)) {
             // Refused at the next call. Inner readiness is not asked for, so that a service that is stuck cannot hold up the answer.
@@ -87,12 +104,13 @@ where
         }
     }
 
+    #[inline]
     fn call(&mut self, mut req: Req) -> Self::Future {
+        if let Some(admission) = self.gate.admit_at_once() {
+            return self.run(req, admission);
+        }
         match self.gate.admit(&mut req) {
-            Ok(mut admission) => {
-                let future = failing_if_unwound(&mut admission, || self.inner.call(req));
-                ResponseFuture::called(future, admission, self.classify.clone())
-            }
+            Ok(admission) => self.run(req, admission),
             Err(refusal) => ResponseFuture::refused(self.refuse.refuse(req, refusal)),
         }
     }

@@ -18,8 +18,17 @@ type ChainAnchor = Arc<Anchor<Chain>>;
 pub(super) struct Gate {
     anchor: ChainAnchor,
     waiter: Option<Waiter>,
-    /// Whether this very clone was called before.
-    called: bool,
+    count: Count,
+}
+
+/// Whose count the anchor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Count {
+    /// The layer's, or that of the service it is a clone of; it was not called yet.
+    Shared,
+    /// The same; it was called once.
+    SharedOnce,
+    Own,
 }
 
 /// The oracle. It reads no clock while the primary serves.
@@ -36,7 +45,7 @@ impl Gate {
         Self {
             anchor,
             waiter: None,
-            called: false,
+            count: Count::Shared,
         }
     }
 
@@ -45,7 +54,7 @@ impl Gate {
         let chain = Chain::new(&shared.rules);
         let name = Name::Shared(StdArc::clone(&shared.rules.primary));
         let cell = Cell::new(chain, Some(name), Arc::new(shared));
-        Self::new(Arc::new(Anchor::Cell(cell)))
+        Self::new(Arc::new(Anchor::new(cell)))
     }
 
     pub(super) fn anchor(&self) -> &ChainAnchor {
@@ -114,21 +123,30 @@ impl Gate {
     /// The anchor for one more permit. A service's own count, which costs an allocation, is made when it is called for the second time, so that a
     /// clone for a single request pays nothing.
     fn hold(&mut self) -> ChainAnchor {
-        if matches!(*self.anchor, Anchor::Cell(_)) && std::mem::replace(&mut self.called, true) {
-            self.anchor = Arc::new(Anchor::Own(Arc::clone(&self.anchor)));
+        match self.count {
+            Count::Shared => self.count = Count::SharedOnce,
+            Count::SharedOnce => {
+                self.anchor = Arc::new(self.anchor.again());
+                self.count = Count::Own;
+            }
+            Count::Own => {}
         }
         Arc::clone(&self.anchor)
     }
 }
 
+/// New clones carry no place among those who wait, and share the count until they are called twice.
 impl Clone for Gate {
     fn clone(&self) -> Self {
-        let shared = match &*self.anchor {
-            Anchor::Cell(_) => &self.anchor,
-            Anchor::Own(shared) => shared,
-        };
-        // New clones carry no place among those who wait, and count on their own.
-        Self::new(Arc::clone(shared))
+        Self::new(Arc::clone(&self.anchor))
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        if let Some(waiter) = &self.waiter {
+            waiter.forget();
+        }
     }
 }
 

@@ -1,0 +1,340 @@
+//! What the public types are, checked by the compiler: `Debug` everywhere; `Send`, `Sync`, `Clone` and `Unpin` as what they wrap; and their
+//! sizes.
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::error::Error;
+use std::fmt::Debug;
+use std::future::{Pending, Ready};
+use std::marker::{PhantomData, PhantomPinned};
+use std::mem::size_of;
+use std::rc::Rc;
+
+use tower::{BoxError, Layer};
+use tower_breaker::circuit_breaker::future::ResponseFuture;
+use tower_breaker::circuit_breaker::{Borrowed, One, Owned, PerKey, Routed};
+use tower_breaker::{
+    AsBoxError, Cancelled, CircuitBreaker, CircuitBreakerHandle, CircuitBreakerLayer,
+    CircuitBreakerSnapshot, ErrorsAsFailures, Event, Failure, FailureKind, HealthRouter, IntoError,
+    KeyedCircuitBreakerHandle, Outcome, Permit, Reason, Recorded, Refusal, RefusalsAsFailures,
+    RefuseWith, State, TransitionReason, WhenOpen, Window,
+};
+
+/// Whether a type implements a trait: the inherent constant goes before the trait's where its bound holds.
+macro_rules! is {
+    ($type:ty: $($trait:tt)+) => {{
+        #[allow(dead_code)]
+        trait Otherwise {
+            const IS: bool = false;
+        }
+        impl<T: ?Sized> Otherwise for T {}
+        #[allow(dead_code)]
+        struct Asked<T: ?Sized>(PhantomData<T>);
+        #[allow(dead_code)]
+        impl<T: ?Sized + $($trait)+> Asked<T> {
+            const IS: bool = true;
+        }
+        <Asked<$type>>::IS
+    }};
+}
+
+/// `[Send, Sync, Unpin, Clone]`.
+macro_rules! traits {
+    ($type:ty) => {
+        [
+            is!($type: Send),
+            is!($type: Sync),
+            is!($type: Unpin),
+            is!($type: Clone),
+        ]
+    };
+}
+
+const ALL: [bool; 4] = [true; 4];
+const BUT_CLONE: [bool; 4] = [true, true, true, false];
+
+type ByName = fn(&String) -> &str;
+type Named = PerKey<String, Borrowed<ByName, str>>;
+type ByPair = PerKey<(String, u8), Owned<fn(&String) -> (String, u8)>>;
+type Substituted = PerKey<String, Routed<ByName, fn(&mut String, &str)>>;
+type Future<F, T, E> = ResponseFuture<F, ErrorsAsFailures, AsBoxError, String, Result<T, E>>;
+
+// What a service may be made of, and what each takes away.
+#[derive(Clone, Debug)]
+struct Whole;
+#[derive(Clone, Debug)]
+struct NoSend(#[allow(dead_code)] Rc<u8>);
+#[derive(Clone, Debug)]
+struct NoSync(#[allow(dead_code)] Cell<u8>);
+#[derive(Clone, Debug)]
+struct NoUnpin(#[allow(dead_code)] PhantomPinned);
+#[derive(Debug)]
+struct NoClone;
+
+#[test]
+fn the_question_itself_can_say_no() {
+    assert_eq!(traits!(Whole), ALL);
+    assert_eq!(traits!(NoSend), [false, false, true, true]);
+    assert_eq!(traits!(NoSync), [true, false, true, true]);
+    assert_eq!(traits!(NoUnpin), [true, true, false, true]);
+    assert_eq!(traits!(NoClone), BUT_CLONE);
+}
+
+#[test]
+fn a_service_is_what_it_wraps() {
+    macro_rules! check {
+        ($($gate:ty),+) => {$(
+            assert_eq!(traits!(CircuitBreaker<Whole, ErrorsAsFailures, AsBoxError, $gate>), traits!(Whole));
+            assert_eq!(traits!(CircuitBreaker<NoSend, ErrorsAsFailures, AsBoxError, $gate>), traits!(NoSend));
+            assert_eq!(traits!(CircuitBreaker<NoSync, ErrorsAsFailures, AsBoxError, $gate>), traits!(NoSync));
+            assert_eq!(traits!(CircuitBreaker<NoUnpin, ErrorsAsFailures, AsBoxError, $gate>), traits!(NoUnpin));
+            assert_eq!(traits!(CircuitBreaker<NoClone, ErrorsAsFailures, AsBoxError, $gate>), traits!(NoClone));
+            // And its classifier and its refusal policy.
+            assert_eq!(traits!(CircuitBreaker<Whole, NoSend, AsBoxError, $gate>), traits!(NoSend));
+            assert_eq!(traits!(CircuitBreaker<Whole, ErrorsAsFailures, NoSync, $gate>), traits!(NoSync));
+            assert_eq!(traits!(CircuitBreaker<Whole, NoClone, AsBoxError, $gate>), traits!(NoClone));
+            assert_eq!(traits!(CircuitBreaker<Whole, ErrorsAsFailures, RefuseWith<NoClone>, $gate>), traits!(NoClone));
+        )+};
+    }
+    check!(One, Named, ByPair, Substituted);
+}
+
+#[test]
+fn a_layer_is_what_it_is_configured_with() {
+    macro_rules! check {
+        ($($gate:ty),+) => {$(
+            assert_eq!(traits!(CircuitBreakerLayer<ErrorsAsFailures, AsBoxError, $gate>), ALL);
+            assert_eq!(traits!(CircuitBreakerLayer<NoSend, AsBoxError, $gate>), traits!(NoSend));
+            assert_eq!(traits!(CircuitBreakerLayer<ErrorsAsFailures, NoSync, $gate>), traits!(NoSync));
+            assert_eq!(traits!(CircuitBreakerLayer<ErrorsAsFailures, NoClone, $gate>), traits!(NoClone));
+        )+};
+    }
+    check!(One, Named, ByPair, Substituted);
+    // Of the key function only what is asked of the rest.
+    assert_eq!(traits!(PerKey<String, Owned<NoClone>>), traits!(NoClone));
+    assert_eq!(traits!(PerKey<String, Owned<NoSend>>), traits!(NoSend));
+    // A key that is not `Send` is shared by all clones, so neither are they.
+    assert_eq!(
+        traits!(PerKey<NoSend, Owned<Whole>>),
+        [false, false, true, true]
+    );
+}
+
+#[test]
+fn a_future_is_what_it_wraps_and_the_request_adds_nothing() {
+    assert_eq!(traits!(Future<Whole, (), BoxError>), BUT_CLONE);
+    assert_eq!(
+        traits!(Future<NoSend, (), BoxError>),
+        [false, false, true, false]
+    );
+    assert_eq!(
+        traits!(Future<NoSync, (), BoxError>),
+        [true, false, true, false]
+    );
+    assert_eq!(
+        traits!(Future<NoUnpin, (), BoxError>),
+        [true, true, false, false]
+    );
+    // A soft refusal waits in it.
+    assert_eq!(
+        traits!(Future<Whole, NoSend, BoxError>),
+        [false, false, true, false]
+    );
+    type Of<Req, C, R> = ResponseFuture<Whole, C, R, Req, Result<(), BoxError>>;
+    assert_eq!(traits!(Of<NoSend, ErrorsAsFailures, AsBoxError>), BUT_CLONE);
+    assert_eq!(traits!(Of<String, ErrorsAsFailures, NoSend>), BUT_CLONE);
+    assert_eq!(
+        traits!(Of<String, NoSend, AsBoxError>),
+        [false, false, true, false]
+    );
+    // What is not pinned does not pin it.
+    assert_eq!(traits!(Of<NoUnpin, ErrorsAsFailures, NoUnpin>), BUT_CLONE);
+}
+
+#[test]
+fn handles_permits_and_words_may_go_anywhere() {
+    assert_eq!(traits!(CircuitBreakerHandle), ALL);
+    assert_eq!(traits!(KeyedCircuitBreakerHandle<String>), ALL);
+    assert_eq!(traits!(KeyedCircuitBreakerHandle<NoClone>), ALL);
+    assert_eq!(traits!(Permit), BUT_CLONE);
+    assert_eq!(traits!(HealthRouter), ALL);
+    assert_eq!(traits!(Refusal), ALL);
+    assert_eq!(traits!(Event<'static>), ALL);
+    assert_eq!(traits!(CircuitBreakerSnapshot), ALL);
+    assert_eq!(traits!(RefuseWith<Whole>), ALL);
+    macro_rules! plain {
+        ($($type:ty),+ $(,)?) => {$(
+            assert_eq!(traits!($type), ALL);
+            assert!(is!($type: Copy + 'static), stringify!($type));
+        )+};
+    }
+    plain!(
+        AsBoxError,
+        Cancelled,
+        ErrorsAsFailures,
+        Failure,
+        FailureKind,
+        IntoError,
+        Outcome,
+        Reason,
+        Recorded,
+        RefusalsAsFailures,
+        State,
+        TransitionReason,
+        WhenOpen,
+        Window,
+    );
+    assert!(is!(Refusal: Error + Eq + Send + Sync + 'static));
+    assert!(is!(BoxError: From<Refusal>));
+}
+
+/// Closures, as services and layers hold them, are not `Debug`.
+struct NoDebug;
+
+#[test]
+fn every_public_type_is_debug_whatever_closures_it_holds() {
+    macro_rules! debug {
+        ($($type:ty),+ $(,)?) => {$(assert!(is!($type: Debug), stringify!($type));)+};
+    }
+    debug!(
+        AsBoxError,
+        Cancelled,
+        CircuitBreakerHandle,
+        CircuitBreakerSnapshot,
+        ErrorsAsFailures,
+        Event<'static>,
+        Failure,
+        FailureKind,
+        HealthRouter,
+        IntoError,
+        KeyedCircuitBreakerHandle<NoDebug>,
+        Outcome,
+        Permit,
+        Reason,
+        Recorded,
+        Refusal,
+        RefusalsAsFailures,
+        RefuseWith<NoDebug>,
+        State,
+        TransitionReason,
+        WhenOpen,
+        Window,
+        One,
+        Borrowed<NoDebug, str>,
+        Owned<NoDebug>,
+        Routed<NoDebug, NoDebug>,
+        PerKey<NoDebug, NoDebug>,
+        CircuitBreaker<Whole, NoDebug, NoDebug, One>,
+        CircuitBreaker<Whole, NoDebug, NoDebug, PerKey<NoDebug, NoDebug>>,
+        CircuitBreakerLayer<NoDebug, NoDebug, One>,
+        CircuitBreakerLayer<NoDebug, NoDebug, PerKey<NoDebug, NoDebug>>,
+        ResponseFuture<Whole, NoDebug, NoDebug, NoDebug, Result<NoDebug, NoDebug>>,
+    );
+    #[cfg(feature = "retry")]
+    debug!(tower_breaker::retry::SkipRefusals<Whole>);
+    assert!(
+        !is!(CircuitBreaker<NoDebug>: Debug),
+        "the inner service's own"
+    );
+}
+
+#[test]
+fn a_service_is_at_most_32_bytes_more_than_what_it_wraps() {
+    let layer = CircuitBreakerLayer::new();
+    let by_name = layer.clone().per_key(|name: &String| name.as_str(), 1);
+    let by_pair = layer
+        .clone()
+        .per_owned_key(|name: &String| (name.clone(), 1_u8), 1);
+    let routed = by_name
+        .clone()
+        .substitute(HealthRouter::new(), |name: &mut String, to: &str| {
+            *name = to.into();
+        });
+    let inner = [0_u64; 5];
+    for size in [
+        size_of_val(&layer.layer(inner)),
+        size_of_val(&by_name.layer(inner)),
+        size_of_val(&by_pair.layer(inner)),
+        size_of_val(&routed.layer(inner)),
+    ] {
+        assert!(size <= size_of_val(&inner) + 32, "{size} bytes");
+    }
+    assert!(size_of::<CircuitBreaker<()>>() <= 32);
+    assert!(size_of::<CircuitBreaker<u8>>() <= 40);
+}
+
+/// The larger of inner + 24 bytes, and `Result` + 8: a soft refusal waits in it.
+#[test]
+fn a_future_is_at_most_the_larger_of_what_it_wraps_and_a_refusal_and_a_little_more() {
+    fn check<F, T, E>(over: &mut Vec<String>) {
+        let size = size_of::<Future<F, T, E>>();
+        let most = (size_of::<F>() + 24).max(size_of::<Result<T, E>>() + 8);
+        let (future, result) = (size_of::<F>(), size_of::<Result<T, E>>());
+        if size > most {
+            over.push(format!(
+                "{size} > {most}, with a future of {future} and a result of {result}"
+            ));
+        }
+    }
+    fn with_future<F>(over: &mut Vec<String>) {
+        check::<F, (), BoxError>(over);
+        check::<F, (), Infallible>(over);
+        check::<F, u8, u8>(over);
+        check::<F, String, BoxError>(over);
+        check::<F, Vec<u64>, Infallible>(over);
+        check::<F, [u64; 3], BoxError>(over);
+        check::<F, [u64; 16], BoxError>(over);
+        check::<F, [u64; 16], String>(over);
+        // Without room to tell anything apart, and of every size about that of the future.
+        check::<F, [u64; 1], Infallible>(over);
+        check::<F, [u64; 2], Infallible>(over);
+        check::<F, [u64; 3], Infallible>(over);
+        check::<F, [u64; 4], Infallible>(over);
+        check::<F, [u64; 5], Infallible>(over);
+        check::<F, [u64; 6], Infallible>(over);
+        check::<F, [u64; 7], Infallible>(over);
+        check::<F, [u64; 8], Infallible>(over);
+        check::<F, [u64; 9], Infallible>(over);
+        check::<F, Option<Box<u8>>, Infallible>(over);
+    }
+    let mut over = Vec::new();
+    with_future::<()>(&mut over);
+    with_future::<[u64; 1]>(&mut over);
+    with_future::<[u64; 2]>(&mut over);
+    with_future::<[u64; 5]>(&mut over);
+    with_future::<[u64; 64]>(&mut over);
+    with_future::<Pending<()>>(&mut over);
+    with_future::<Box<u8>>(&mut over);
+    with_future::<Ready<Result<String, BoxError>>>(&mut over);
+    assert!(over.is_empty(), "{over:#?}");
+}
+
+/// Without a box, and without a word about gates.
+#[test]
+fn a_guarded_service_its_layer_and_its_future_can_be_named_and_stored() {
+    use tower::Service;
+    use tower::util::ServiceFn;
+
+    type Answer = std::future::Ready<Result<String, BoxError>>;
+    type Tool = ServiceFn<fn(String) -> Answer>;
+
+    struct Agent {
+        layer: CircuitBreakerLayer,
+        tool: CircuitBreaker<Tool>,
+        handle: CircuitBreakerHandle,
+        asked: Option<Future<Answer, String, BoxError>>,
+    }
+
+    let tool: fn(String) -> Answer = |query| std::future::ready(Ok(query));
+    let layer = CircuitBreakerLayer::default();
+    let mut agent = Agent {
+        tool: layer.layer(tower::service_fn(tool)),
+        handle: layer.handle(),
+        asked: None,
+        layer,
+    };
+    agent.asked = Some(agent.tool.call("q".to_owned()));
+    assert_eq!(agent.handle.state(), State::Closed);
+    agent.tool = agent.layer.layer(tower::service_fn(tool));
+    assert!(agent.asked.is_some());
+}
