@@ -260,7 +260,7 @@ fn case_28_duplicates_and_the_primary_in_its_own_chain() {
                     FallbackLayer::new("p")
                         .backup("claude", model())
                         .backup("claude", model()),
-                )
+                );
             },
             "`claude`",
         ),
@@ -270,7 +270,7 @@ fn case_28_duplicates_and_the_primary_in_its_own_chain() {
                     FallbackLayer::new("p")
                         .backup("a", model())
                         .backup("p", model()),
-                )
+                );
             },
             "`p`",
         ),

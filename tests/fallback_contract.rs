@@ -559,7 +559,7 @@ async fn one_service_that_fails_to_become_ready_strikes_the_model_that_it_would_
     let (primary, mut remote) = pair();
     let layer = FallbackLayer::rewriting("gpt-5", |_: &mut Text, _: &str| ()).model("gpt-4");
     let (service, handle) = (layer.layer(primary), layer.handle());
-    for _ in 0..3 + 1 {
+    for _ in 0..4 {
         remote.send_error("gone");
         service.clone().oneshot("hello").await.unwrap_err();
     }
@@ -939,7 +939,7 @@ async fn a_refusal_becomes_what_the_policy_makes_of_it() {
         }
     }
     let layer = FallbackLayer::new("primary").trip_threshold(1);
-    let failing = tower::service_fn(|_: ()| async { Err::<(), _>(Mine::Own) });
+    let failing = tower::service_fn(|(): ()| async { Err::<(), _>(Mine::Own) });
     let mut typed = layer.clone().refuse(IntoError).layer(failing);
     assert!(matches!(
         typed.call(()).await,
@@ -950,7 +950,7 @@ async fn a_refusal_becomes_what_the_policy_makes_of_it() {
         Err(Mine::Own)
     ));
 
-    let sure = tower::service_fn(|_: ()| async { Ok::<_, Infallible>(String::new()) });
+    let sure = tower::service_fn(|(): ()| async { Ok::<_, Infallible>(String::new()) });
     let mut soft = layer
         .refuse_with(|(), refusal: Refusal| Ok::<_, Infallible>(refusal.to_string()))
         .layer(sure);

@@ -73,6 +73,11 @@ impl Rules {
         }
     }
 
+    /// Whether so many transient failures of probes in a row are too many.
+    fn is_hopeless(&self, failures: u32) -> bool {
+        self.probation_limit.is_some_and(|limit| failures >= limit)
+    }
+
     /// The name of who serves.
     pub(super) fn name(&self, server: Server) -> &Arc<str> {
         match server {
@@ -605,15 +610,11 @@ impl Chain {
     ) {
         self.successes = 0;
         self.failures = self.failures.saturating_add(1);
-        if self.is_hopeless(rules, self.failures) {
+        if rules.is_hopeless(self.failures) {
             self.trip(rules, at, reason, now, notes);
         } else {
             self.vacate();
         }
-    }
-
-    fn is_hopeless(&self, rules: &Rules, failures: u32) -> bool {
-        rules.probation_limit.is_some_and(|limit| failures >= limit)
     }
 
     fn vacate(&mut self) {
@@ -726,7 +727,7 @@ impl Chain {
     fn at(&self, rules: &Rules, now: Moment) -> (Phase, Moment) {
         if !self.has_expired(now) {
             (self.phase, self.until)
-        } else if self.is_hopeless(rules, self.failures.saturating_add(1)) {
+        } else if rules.is_hopeless(self.failures.saturating_add(1)) {
             let until = self.until.after(rules.recovery_timeout).max(self.hint);
             (Phase::Fallback, until)
         } else {

@@ -234,7 +234,6 @@ impl Naive {
             .map(|wait| self.now + wait.as_secs().min(CAP));
         let kind = failure.map(|failure| failure.kind());
         match self.turns[turn] {
-            Who::Aside => {}
             Who::Backup(entry) if turn >= self.since_clear => {
                 let backup = &mut self.backups[entry];
                 let spent = backup.strikes >= self.set.budget;
@@ -250,7 +249,7 @@ impl Naive {
                     backup.strikes = 0;
                 }
             }
-            Who::Backup(_) => {}
+            Who::Aside | Who::Backup(_) => {}
             Who::Primary if self.probe.is_some_and(|(probe, _)| probe == turn) => {
                 self.probe = None;
                 self.hints.extend(hint);
