@@ -218,6 +218,25 @@ async fn a_caller_waiting_for_a_backup_is_woken_when_it_is_disabled_and_when_the
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_service_that_is_dropped_while_it_waits_leaves_no_waker_behind() {
+    struct Count;
+    impl std::task::Wake for Count {
+        fn wake(self: Arc<Self>) {}
+    }
+    let mut mocks = mocks(|layer| layer);
+    mocks.primary.allow(0);
+    let waker = Arc::new(Count);
+    let mut service = mocks.service.clone();
+    let task = std::task::Waker::from(Arc::clone(&waker));
+    assert_pending!(service.poll_ready(&mut Context::from_waker(&task)));
+    assert!(Arc::strong_count(&waker) > 2, "the chain holds one");
+    drop((service, task));
+    // The mock lets go of its own when it is polled by another.
+    mocks.primary.allow(1);
+    assert_eq!(Arc::strong_count(&waker), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_readiness_error_of_the_primary_is_a_failed_turn_of_it_and_is_passed_on() {
     let mut mocks = mocks(|layer| layer);
     for failures in 1..=3 {

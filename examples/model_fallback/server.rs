@@ -1,4 +1,4 @@
-//! A chat server on loopback that speaks like OpenAI's, whose own script decides how it behaves, and whose own log tells what it saw.
+//! A chat server on loopback that speaks like those of `OpenAI`, whose own script decides how it behaves, and whose own log tells what it saw.
 
 use std::convert::Infallible;
 use std::fmt;

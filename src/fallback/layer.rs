@@ -370,7 +370,8 @@ impl<K, C, R, V, Q> FallbackLayer<K, C, R, V, Q> {
     /// Lets a failed attempt go on down the live chain within the turn, each entry at most once. `clone`, `Fn(&Request) -> Option<Request>`, makes the spare request; with
     /// `None` the failed attempt's own result is the turn's.
     ///
-    /// A failed attempt is one that the classifier calls a failure; a neutral result is the turn's. Every call clones the chain's services into its future (those of a rewriting layer: the primary, which must be `Clone`). Where an
+    /// A failed attempt is one that the classifier calls a failure; a neutral result is the turn's, and so is the error of a service that `poll_ready` found
+    /// to have failed. Every call clones the chain's services into its future (those of a rewriting layer: the primary, which must be `Clone`). Where an
     /// answer has begun to stream, there is nothing to go on from: its head was the result.
     ///
     /// Default: a request is not replayed.

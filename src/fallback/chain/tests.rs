@@ -938,6 +938,30 @@ fn a_verdict_is_counted_in_the_word_alone_exactly_where_the_machine_would_change
 }
 
 #[test]
+fn the_outage_of_the_modules_documentation_goes_as_it_is_told_there() {
+    let mut bench = Bench::with(|rules| rules.probation_limit = Some(3));
+    bench.trip();
+    bench.at(5).succeeds(A);
+    bench.at(20).fails(A);
+    bench.fails(A);
+    bench.at(30).succeeds(B);
+    let probe = bench.at(60).on(PROBE);
+    bench.at(65).succeeds(B);
+    bench.at(70).record(probe, Failure::transient());
+    assert_eq!(bench.state(), FallbackState::Recovering);
+    bench.at(72).fails(PROBE);
+    bench.fails(PROBE);
+    assert_eq!(bench.state(), FallbackState::Fallback);
+    bench.at(80).succeeds(B);
+    bench.at(131).succeeds(B);
+    bench.at(132).succeeds(PROBE);
+    assert_eq!(bench.snapshot().probe_successes, 1);
+    bench.at(135).succeeds(PROBE);
+    assert_eq!(bench.state(), FallbackState::Primary);
+    assert_eq!(bench.strikes(), [0, 0]);
+}
+
+#[test]
 fn times_without_end_do_not_overflow() {
     let mut bench = Bench::with(|rules| {
         rules.recovery_timeout = Duration::MAX;
