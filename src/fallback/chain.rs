@@ -79,6 +79,7 @@ impl Rules {
     }
 
     /// The name of who serves.
+    #[inline]
     pub(super) fn name(&self, server: Server) -> &Arc<str> {
         match server {
             Server::Primary(_) => &self.primary,
@@ -106,9 +107,8 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    /// The bits of the word's phase that say where the chain is.
-    const MASK: u8 = 0b011;
-    /// The bit that changes whenever an entry's liveness may have, so that those who wait for one look again.
+    /// The bit of the word's phase that changes whenever an entry's liveness may have, so that those who wait for one look again. While the
+    /// primary serves nobody does.
     const ENTRIES: u8 = 0b100;
 
     fn state(self) -> FallbackState {
@@ -153,6 +153,19 @@ pub(super) struct Ticket {
     pub(super) generation: u32,
     pub(super) epoch: u32,
     pub(super) server: Server,
+}
+
+impl Ticket {
+    /// That of a turn which `word` sends to the primary with all others.
+    #[inline]
+    pub(super) fn ordinary(word: Word) -> Self {
+        Self {
+            generation: word.generation(),
+            // A primary's result is judged by the generation alone.
+            epoch: 0,
+            server: Server::Primary(Role::Ordinary),
+        }
+    }
 }
 
 /// Why a turn is not admitted.
@@ -303,6 +316,8 @@ pub(crate) struct Chain {
     epoch: u32,
     /// Changes whenever an entry's liveness may have.
     turned: bool,
+    /// Whoever is admitted reads the clock.
+    timed: bool,
     entries: Vec<Entry>,
 }
 
@@ -320,6 +335,7 @@ impl Chain {
             trips: 0,
             epoch: 0,
             turned: false,
+            timed: rules.on_cancel.is_timed(),
             entries: vec![Entry::default(); rules.entries.len()],
         }
     }
@@ -368,11 +384,8 @@ impl Chain {
 
     /// The oracle and the gate for callers without the lock, from the word alone. `None` if the machine must be asked.
     pub(super) fn glance(word: Word) -> Option<Ticket> {
-        (!word.is_busy() && word.phase() & Phase::MASK == Phase::Primary as u8).then(|| Ticket {
-            generation: word.generation(),
-            epoch: 0,
-            server: Server::Primary(Role::Ordinary),
-        })
+        let primary = !word.is_busy() && word.phase() == Phase::Primary as u8;
+        primary.then(|| Ticket::ordinary(word))
     }
 
     /// The first live entry from `from` on.
@@ -836,11 +849,16 @@ impl Machine for Chain {
     fn word(&self) -> Word {
         // A hint that was heard has to see every result.
         let plain = self.phase == Phase::Primary && self.hint == Moment::START;
-        let turned = if self.turned { Phase::ENTRIES } else { 0 };
+        let turned = if self.turned && self.phase != Phase::Primary {
+            Phase::ENTRIES
+        } else {
+            0
+        };
         Word::new(self.generation, self.phase as u8 | turned)
             .with_last(self.last)
             .with_streak(self.streak)
             .plain(plain)
+            .timed(self.timed)
     }
 
     fn until(&self) -> Moment {

@@ -61,6 +61,23 @@ impl Gate {
         &self.anchor
     }
 
+    /// Whether the word alone sends every turn to the primary.
+    #[inline]
+    pub(super) fn lets_all_through(&self) -> bool {
+        self.anchor.cell().word().lets_all_through()
+    }
+
+    /// The gate for a turn of the primary, where the word alone decides.
+    #[inline]
+    pub(super) fn begin_at_once(&self) -> Option<Admission> {
+        let word = self.anchor.cell().word();
+        if self.count == Count::Own && word.lets_all_through() {
+            Some(Admission::plain(Arc::clone(&self.anchor), word))
+        } else {
+            None
+        }
+    }
+
     pub(super) fn would_serve(&self) -> Result<Server, Denied> {
         would_serve(self.anchor.cell())
     }

@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::mem;
-use std::sync::Arc as StdArc;
 
 use super::chain::{Chain, Role, Server, Ticket};
 use crate::cell::{Anchor, Cell};
 use crate::clock::Moment;
 use crate::event::Event;
-use crate::outcome::{Outcome, Recorded};
+use crate::machine::Word;
+use crate::outcome::{Failure, Outcome, Recorded};
 use crate::refusal::Name;
 use crate::sync::Arc;
 
@@ -37,6 +37,17 @@ impl Admission {
         }
     }
 
+    /// The permit of a turn that `word` sends to the primary with all others.
+    #[inline]
+    pub(super) fn plain(anchor: Arc<Anchor<Chain>>, word: Word) -> Self {
+        Self {
+            anchor: Some(anchor),
+            started: Moment::START,
+            ticket: Ticket::ordinary(word),
+        }
+    }
+
+    #[inline]
     pub(super) fn none() -> Self {
         Self {
             anchor: None,
@@ -59,19 +70,39 @@ impl Admission {
     }
 
     /// The name of who serves; `None` once the verdict is given.
-    pub(super) fn name(&self) -> Option<&StdArc<str>> {
+    #[inline]
+    pub(super) fn name(&self) -> Option<&str> {
         let anchor = self.anchor.as_ref()?;
         Some(anchor.cell().rules().name(self.ticket.server))
+    }
+
+    /// Gives the verdict of a success, if it changes nothing and nobody is to hear of it: what nearly every turn comes to.
+    #[inline]
+    pub(super) fn pass(&mut self) -> Option<Settled> {
+        let cell = self.anchor.as_ref()?.cell();
+        let ordinary = self.ticket.server == Server::Primary(Role::Ordinary);
+        if ordinary && cell.word().is_clean_in(self.ticket.generation) && !cell.observed() {
+            let server = self.ticket.server;
+            self.anchor.take().map(|anchor| Settled { anchor, server })
+        } else {
+            None
+        }
     }
 
     /// Gives the verdict, once.
     pub(super) fn record(&mut self, outcome: Outcome) -> Option<Settled> {
         let anchor = self.anchor.take()?;
-        self.settle(anchor.cell(), outcome);
-        Some(Settled {
-            anchor,
-            server: self.ticket.server,
-        })
+        settle(anchor.cell(), self.ticket, outcome);
+        let server = self.ticket.server;
+        Some(Settled { anchor, server })
+    }
+
+    /// The verdict of a turn that panicked.
+    #[inline]
+    pub(super) fn fail(&mut self) {
+        if let Some(anchor) = self.anchor.take() {
+            fail(&anchor, self.ticket);
+        }
     }
 
     /// The turn did not begin after all.
@@ -80,35 +111,51 @@ impl Admission {
     }
 
     /// The verdict of a turn that was dropped, by the rule for such turns.
-    fn cancel(&mut self) {
+    #[inline]
+    pub(super) fn cancel(&mut self) {
         if let Some(anchor) = self.anchor.take() {
-            let cell = anchor.cell();
-            let ran = || cell.now().since(self.started);
-            if let Some(outcome) = cell.rules().on_cancel.judge(ran) {
-                self.settle(cell, outcome);
-            }
-        }
-    }
-
-    fn settle(&self, cell: &Cell<Chain>, outcome: Outcome) {
-        let rules = cell.rules();
-        if cell.update(|word| Chain::shortcut(word, self.ticket, outcome, rules)) {
-            return;
-        }
-        let now = cell.now();
-        let recorded =
-            cell.step(|chain, rules, notes| chain.record(rules, now, self.ticket, outcome, notes));
-        if recorded == Recorded::Stale && cell.observed() {
-            cell.tell(&Event::LateVerdict {
-                name: Some(rules.name(self.ticket.server)),
-                generation: self.ticket.generation,
-                outcome,
-            });
+            cancel(&anchor, self.started, self.ticket);
         }
     }
 }
 
+// What follows takes the parts of an admission, so that an admission can stay in registers.
+
+#[cold]
+#[inline(never)]
+fn fail(anchor: &Anchor<Chain>, ticket: Ticket) {
+    settle(anchor.cell(), ticket, Failure::transient().into());
+}
+
+#[cold]
+#[inline(never)]
+fn cancel(anchor: &Anchor<Chain>, started: Moment, ticket: Ticket) {
+    let cell = anchor.cell();
+    let ran = || cell.now().since(started);
+    if let Some(outcome) = cell.rules().on_cancel.judge(ran) {
+        settle(cell, ticket, outcome);
+    }
+}
+
+fn settle(cell: &Cell<Chain>, ticket: Ticket, outcome: Outcome) {
+    let rules = cell.rules();
+    if cell.update(|word| Chain::shortcut(word, ticket, outcome, rules)) {
+        return;
+    }
+    let now = cell.now();
+    let recorded =
+        cell.step(|chain, rules, notes| chain.record(rules, now, ticket, outcome, notes));
+    if recorded == Recorded::Stale && cell.observed() {
+        cell.tell(&Event::LateVerdict {
+            name: Some(rules.name(ticket.server)),
+            generation: ticket.generation,
+            outcome,
+        });
+    }
+}
+
 impl Drop for Admission {
+    #[inline]
     fn drop(&mut self) {
         self.cancel();
     }
@@ -131,6 +178,7 @@ pub(super) struct Settled {
 
 impl Settled {
     /// The name of who served.
+    #[inline]
     pub(super) fn name(&self) -> &str {
         self.anchor.cell().rules().name(self.server)
     }

@@ -9,6 +9,7 @@ use super::backends::{Backends, NoBackups, Once, Replay, Served, Spare};
 use super::chain::{Denied, Readied, Role, Server};
 use super::future::{Policies, ResponseFuture, failing_if_unwound};
 use super::gate::Gate;
+use super::permit::Admission;
 use crate::outcome::{Classify, Failure, Outcome, RefusalsAsFailures};
 use crate::refusal::{AsBoxError, Refuse};
 
@@ -96,31 +97,79 @@ where
         Result<S::Response, R::Error>,
     >;
 
+    #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.ready = Readiness::Unknown;
-        loop {
-            let Ok(server) = self.gate.would_serve() else {
-                // Refused at the next call.
-                self.ready = Readiness::Refused;
+        let mut polled = None;
+        if self.gate.lets_all_through() {
+            let primary = self.primary.poll_ready(cx);
+            if let Poll::Ready(Ok(())) = primary {
+                self.ready = Readiness::Ready(Readied::Primary);
                 return Poll::Ready(Ok(()));
-            };
-            match self.poll_server(server, cx) {
-                Poll::Ready(Ok(readied)) => {
-                    self.ready = Readiness::Ready(readied);
-                    return Poll::Ready(Ok(()));
-                }
-                Poll::Ready(Err(err)) => return Poll::Ready(Err(R::convert(err))),
-                Poll::Pending => {}
             }
-            self.gate.wait(cx);
-            // Anything that moved before the waker was there woke nobody.
-            if self.gate.would_serve() == Ok(server) {
-                return Poll::Pending;
+            polled = Some(primary);
+        }
+        self.poll_closely(polled, cx).map_err(R::convert)
+    }
+
+    #[inline]
+    fn call(&mut self, req: Req) -> Self::Future {
+        if self.ready == Readiness::Ready(Readied::Primary) {
+            if let Some(admission) = self.gate.begin_at_once() {
+                self.ready = Readiness::Unknown;
+                let spare = self.replay.spare(&self.primary, &self.backends, &req);
+                return self.run(req, admission, spare);
             }
+        }
+        self.call_closely(req)
+    }
+}
+
+impl<S, K, C, R, V, Q> Fallback<S, K, C, R, V, Q> {
+    /// Makes a turn of the primary's service that was admitted.
+    #[inline]
+    fn run<Req, G, B, T, P>(
+        &mut self,
+        mut req: Req,
+        mut admission: Admission,
+        spare: P,
+    ) -> ResponseFuture<S::Future, G, B, Policies<C, V, P>, R, Req, T>
+    where
+        S: Service<Req>,
+        K: Backends<S, Req>,
+        C: Clone,
+        V: Clone,
+    {
+        if let Some(name) = admission.name() {
+            self.backends.address(&mut req, name);
+        }
+        let future = failing_if_unwound(&mut admission, || self.primary.call(req));
+        ResponseFuture::primary(future, admission, self.policies(spare))
+    }
+
+    #[inline]
+    fn policies<P>(&self, spare: P) -> Policies<C, V, P>
+    where
+        C: Clone,
+        V: Clone,
+    {
+        Policies {
+            classify: self.classify.clone(),
+            served: self.served.clone(),
+            spare,
         }
     }
 
-    fn call(&mut self, mut req: Req) -> Self::Future {
+    /// The gate, and the call of whoever it sends the turn to.
+    #[inline(never)]
+    fn call_closely<Req>(&mut self, mut req: Req) -> <Self as Service<Req>>::Future
+    where
+        S: Service<Req>,
+        K: Backends<S, Req>,
+        C: Classify<S::Response, S::Error> + Clone,
+        R: Refuse<Req, S::Response, S::Error>,
+        V: Served<S::Response> + Clone,
+        Q: Replay<S, K, Req, Spare: Spare<K::Backup, Req>>,
+    {
         let readied = match std::mem::replace(&mut self.ready, Readiness::Unknown) {
             Readiness::Ready(readied) => Some(readied),
             // An entry that has become live since may serve, if it has a service of its own: the future readies it.
@@ -138,35 +187,67 @@ where
                 return ResponseFuture::refused(self.refuse.refuse(req, refusal));
             }
         };
-        let policies = Policies {
-            classify: self.classify.clone(),
-            served: self.served.clone(),
-            spare: self.replay.spare(&self.primary, &self.backends, &req),
+        let spare = self.replay.spare(&self.primary, &self.backends, &req);
+        let Server::Entry(entry) = admission.server() else {
+            return self.run(req, admission, spare);
         };
-        if let Some(name) = admission.name() {
-            self.backends.address(&mut req, name);
+        if readied != Some(Readied::Entry(entry)) {
+            // The primary was readied, and may no longer be called.
+            let Some(backup) = self.backends.fresh(entry) else {
+                return self.run(req, admission, spare);
+            };
+            if let Some(name) = admission.name() {
+                self.backends.address(&mut req, name);
+            }
+            return ResponseFuture::readying(backup, req, admission, self.policies(spare));
         }
-        if let Server::Entry(entry) = admission.server() {
-            if readied == Some(Readied::Entry(entry)) {
-                if let Some(backup) = self.backends.backup(entry) {
-                    let future = failing_if_unwound(&mut admission, || backup.call(req));
-                    return ResponseFuture::backup(future, admission, policies);
+        let Some(backup) = self.backends.backup(entry) else {
+            return self.run(req, admission, spare);
+        };
+        let future = failing_if_unwound(&mut admission, || backup.call(req));
+        ResponseFuture::backup(future, admission, self.policies(spare))
+    }
+
+    /// Asks who would serve, and polls that service; `primary` is what it said if it was polled already.
+    #[inline(never)]
+    fn poll_closely<Req>(
+        &mut self,
+        mut primary: Option<Poll<Result<(), S::Error>>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), S::Error>>
+    where
+        S: Service<Req>,
+        K: Backends<S, Req>,
+        C: Classify<S::Response, S::Error>,
+    {
+        self.ready = Readiness::Unknown;
+        loop {
+            let Ok(server) = self.gate.would_serve() else {
+                // Refused at the next call.
+                self.ready = Readiness::Refused;
+                return Poll::Ready(Ok(()));
+            };
+            match self.poll_server(server, primary.take(), cx) {
+                Poll::Ready(Ok(readied)) => {
+                    self.ready = Readiness::Ready(readied);
+                    return Poll::Ready(Ok(()));
                 }
-            } else if let Some(backup) = self.backends.fresh(entry) {
-                // The primary was readied, and may no longer be called.
-                return ResponseFuture::readying(backup, req, admission, policies);
+                Poll::Ready(Err(err)) => return Poll::Ready(Err(err)),
+                Poll::Pending => {}
+            }
+            self.gate.wait(cx);
+            // Anything that moved before the waker was there woke nobody.
+            if self.gate.would_serve() == Ok(server) {
+                return Poll::Pending;
             }
         }
-        let future = failing_if_unwound(&mut admission, || self.primary.call(req));
-        ResponseFuture::primary(future, admission, policies)
     }
-}
 
-impl<S, K, C, R, V, Q> Fallback<S, K, C, R, V, Q> {
     /// Polls the service that `server` is to be called through.
     fn poll_server<Req>(
         &mut self,
         server: Server,
+        primary: Option<Poll<Result<(), S::Error>>>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Readied, S::Error>>
     where
@@ -180,7 +261,10 @@ impl<S, K, C, R, V, Q> Fallback<S, K, C, R, V, Q> {
                 return self.polled(polled, server, Readied::Entry(entry));
             }
         }
-        let polled = self.primary.poll_ready(cx);
+        let polled = match primary {
+            Some(polled) => polled,
+            None => self.primary.poll_ready(cx),
+        };
         if polled.is_pending() && server == Server::Primary(Role::Probe) {
             // A primary that is stuck blocks no backup.
             if let Some(entry) = self.gate.first_live() {
