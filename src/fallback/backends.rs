@@ -150,6 +150,9 @@ pub trait Replay<S, K, Req> {
 
 /// What a turn has kept for its further attempts.
 pub trait Spare<B, Req> {
+    /// What a turn keeps that makes no attempt.
+    fn none() -> Self;
+
     /// The service of `entry`, called `name`, which nobody has readied, and a request for it.
     fn next(&mut self, entry: usize, name: &str) -> Option<(B, Req)>;
 
@@ -164,6 +167,8 @@ impl<S, K, Req> Replay<S, K, Req> for Once {
 }
 
 impl<B, Req> Spare<B, Req> for () {
+    fn none() -> Self {}
+
     fn next(&mut self, _: usize, _: &str) -> Option<(B, Req)> {
         None
     }
@@ -175,17 +180,25 @@ impl<B, Req> Spare<B, Req> for () {
 
 /// A spare request, and where to send it.
 pub struct Kept<Req, F, K> {
-    req: Option<Req>,
-    clone: F,
-    to: K,
+    kept: Option<(Req, F, K)>,
 }
 
 impl<Req, F: Fn(&Req) -> Option<Req>, K> Kept<Req, F, K> {
-    /// The spare request. One more is made of it, for the attempt after this.
-    fn take(&mut self) -> Option<Req> {
-        let req = self.req.take()?;
-        self.req = (self.clone)(&req);
-        Some(req)
+    /// Makes a spare request, unless the closure makes none.
+    fn of(req: &Req, clone: F, to: impl FnOnce() -> K) -> Self {
+        let kept = clone(req).map(|req| (req, clone, to()));
+        Self { kept }
+    }
+
+    /// The spare request, and where to send it. One more is made of it, for the attempt after this.
+    fn take(&mut self) -> Option<(Req, K)>
+    where
+        F: Clone,
+        K: Clone,
+    {
+        let (req, clone, to) = self.kept.take()?;
+        *self = Self::of(&req, clone, || to.clone());
+        Some((req, to))
     }
 }
 
@@ -209,26 +222,26 @@ where
     type Spare = Kept<Req, F, Services<B>>;
 
     fn spare(&self, _: &S, backends: &Services<B>, req: &Req) -> Self::Spare {
-        Kept {
-            req: (self.clone)(req),
-            clone: self.clone.clone(),
-            to: backends.clone(),
-        }
+        Kept::of(req, self.clone.clone(), || backends.clone())
     }
 }
 
 impl<B, F, Req> Spare<B, Req> for Kept<Req, F, Services<B>>
 where
     B: Clone,
-    F: Fn(&Req) -> Option<Req>,
+    F: Fn(&Req) -> Option<Req> + Clone,
 {
+    fn none() -> Self {
+        Self { kept: None }
+    }
+
     fn next(&mut self, entry: usize, _: &str) -> Option<(B, Req)> {
-        let backup = self.to.backups.get(entry)?.clone();
-        Some((backup, self.take()?))
+        let (req, mut to) = self.take()?;
+        (entry < to.backups.len()).then(|| (to.backups.swap_remove(entry), req))
     }
 
     fn has_next(&self) -> bool {
-        self.req.is_some()
+        self.kept.is_some()
     }
 }
 
@@ -241,29 +254,29 @@ where
     type Spare = Kept<Req, F, (S, Models<W>)>;
 
     fn spare(&self, primary: &S, backends: &Models<W>, req: &Req) -> Self::Spare {
-        Kept {
-            req: (self.clone)(req),
-            clone: self.clone.clone(),
-            to: (primary.clone(), backends.clone()),
-        }
+        let to = || (primary.clone(), backends.clone());
+        Kept::of(req, self.clone.clone(), to)
     }
 }
 
 impl<S, W, F, Req> Spare<S, Req> for Kept<Req, F, (S, Models<W>)>
 where
     S: Clone,
-    W: Fn(&mut Req, &str),
-    F: Fn(&Req) -> Option<Req>,
+    W: Fn(&mut Req, &str) + Clone,
+    F: Fn(&Req) -> Option<Req> + Clone,
 {
+    fn none() -> Self {
+        Self { kept: None }
+    }
+
     fn next(&mut self, _: usize, name: &str) -> Option<(S, Req)> {
-        let mut req = self.take()?;
-        let (primary, models) = &self.to;
+        let (mut req, (primary, models)) = self.take()?;
         (models.rewrite)(&mut req, name);
-        Some((primary.clone(), req))
+        Some((primary, req))
     }
 
     fn has_next(&self) -> bool {
-        self.req.is_some()
+        self.kept.is_some()
     }
 }
 

@@ -26,6 +26,7 @@
 //! result may count is the probe, so a primary's result is judged by its generation alone. Entries are judged by the *epoch*, which begins
 //! when the chain is cleared.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,6 +53,8 @@ pub(crate) struct Rules {
     pub(super) strikes_reset_on_success: bool,
     pub(super) on_cancel: Cancelled,
     pub(super) when_exhausted: Exhausted,
+    /// Somebody observes.
+    pub(super) observed: bool,
 }
 
 impl Rules {
@@ -70,6 +73,7 @@ impl Rules {
             strikes_reset_on_success: false,
             on_cancel: Cancelled::Ignore,
             when_exhausted: Exhausted::Refuse,
+            observed: false,
         }
     }
 
@@ -150,9 +154,33 @@ pub(super) enum Readied {
 /// What an admitted turn carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Ticket {
-    pub(super) generation: u32,
-    pub(super) epoch: u32,
+    pub(super) since: Since,
     pub(super) server: Server,
+}
+
+/// The generation in which a turn was admitted, by which a primary's result is judged, and the epoch, by which an entry's is. In one number, which is stored at once.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Since(u64);
+
+impl Since {
+    pub(super) fn new(generation: u32, epoch: u32) -> Self {
+        Self(u64::from(generation) | u64::from(epoch) << 32)
+    }
+
+    #[inline]
+    pub(super) fn generation(self) -> u32 {
+        (self.0 & u64::from(u32::MAX)) as u32
+    }
+
+    pub(super) fn epoch(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+impl fmt::Debug for Since {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}", self.generation(), self.epoch())
+    }
 }
 
 impl Ticket {
@@ -160,9 +188,7 @@ impl Ticket {
     #[inline]
     pub(super) fn ordinary(word: Word) -> Self {
         Self {
-            generation: word.generation(),
-            // A primary's result is judged by the generation alone.
-            epoch: 0,
+            since: Since(u64::from(word.generation())),
             server: Server::Primary(Role::Ordinary),
         }
     }
@@ -316,8 +342,8 @@ pub(crate) struct Chain {
     epoch: u32,
     /// Changes whenever an entry's liveness may have.
     turned: bool,
-    /// Whoever is admitted reads the clock.
-    timed: bool,
+    /// No turn may pass with a look at the word: a verdict may depend on the clock, or somebody observes.
+    watched: bool,
     entries: Vec<Entry>,
 }
 
@@ -335,7 +361,7 @@ impl Chain {
             trips: 0,
             epoch: 0,
             turned: false,
-            timed: rules.on_cancel.is_timed(),
+            watched: rules.on_cancel.is_timed() || rules.observed,
             entries: vec![Entry::default(); rules.entries.len()],
         }
     }
@@ -436,8 +462,7 @@ impl Chain {
 
     fn ticket(&self, server: Server) -> Ticket {
         Ticket {
-            generation: self.generation,
-            epoch: self.epoch,
+            since: Since::new(self.generation, self.epoch),
             server,
         }
     }
@@ -451,7 +476,8 @@ impl Chain {
         outcome: Outcome,
         rules: &Rules,
     ) -> Option<Word> {
-        if ticket.server != Server::Primary(Role::Ordinary) || !word.is_plain_in(ticket.generation)
+        if ticket.server != Server::Primary(Role::Ordinary)
+            || !word.is_plain_in(ticket.since.generation())
         {
             return None;
         }
@@ -481,7 +507,7 @@ impl Chain {
         let mut spent = false;
         let recorded = match ticket.server {
             Server::Primary(Role::Aside) => Recorded::Applied,
-            Server::Primary(_) if ticket.generation == self.generation => {
+            Server::Primary(_) if ticket.since.generation() == self.generation => {
                 match self.phase {
                     Phase::Primary => self.record_ordinary(rules, now, outcome, notes),
                     // The only turn that counts in this generation is the probe's.
@@ -499,7 +525,7 @@ impl Chain {
                 }
                 Recorded::Stale
             }
-            Server::Entry(entry) if ticket.epoch == self.epoch => {
+            Server::Entry(entry) if ticket.since.epoch() == self.epoch => {
                 spent = self.record_entry(rules, now, entry, outcome, notes);
                 Recorded::Applied
             }
@@ -858,7 +884,7 @@ impl Machine for Chain {
             .with_last(self.last)
             .with_streak(self.streak)
             .plain(plain)
-            .timed(self.timed)
+            .timed(self.watched)
     }
 
     fn until(&self) -> Moment {

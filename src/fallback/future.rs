@@ -27,13 +27,13 @@ pin_project! {
     pub struct ResponseFuture<F, G, B, P, R, Req, T> {
         #[pin]
         state: State<F, G, B, Req, T>,
-        // What a turn needs when its answer is there; a refused one needs nothing.
-        policies: Option<P>,
+        policies: P,
         _refuse: PhantomData<fn(Req) -> R>,
     }
 }
 
 pin_project! {
+    // What is rare is an enum of its own, so that a turn of a healthy primary is dropped with one look.
     #[project = StateProj]
     enum State<F, G, B, Req, T> {
         // The service that was readied for the primary was called.
@@ -43,6 +43,16 @@ pin_project! {
             // Dropped without a verdict, it gives the one of a cancelled turn.
             admission: Admission,
         },
+        Other {
+            #[pin]
+            other: Other<G, B, Req, T>,
+        },
+    }
+}
+
+pin_project! {
+    #[project = OtherProj]
+    enum Other<G, B, Req, T> {
         // A backup was called.
         Backup {
             #[pin]
@@ -72,29 +82,33 @@ pub struct Policies<C, V, Q> {
 impl<F, G, B, P, R, Req, T> ResponseFuture<F, G, B, P, R, Req, T> {
     #[inline]
     pub(super) fn primary(future: F, admission: Admission, policies: P) -> Self {
-        Self::of(State::Primary { future, admission }, Some(policies))
+        Self::of(State::Primary { future, admission }, policies)
     }
 
     pub(super) fn backup(future: G, admission: Admission, policies: P) -> Self {
-        Self::of(State::Backup { future, admission }, Some(policies))
+        Self::other(Other::Backup { future, admission }, policies)
     }
 
     pub(super) fn readying(backup: B, req: Req, admission: Admission, policies: P) -> Self {
-        let state = State::Readying {
+        let other = Other::Readying {
             backup,
             req: Some(req),
             admission,
         };
-        Self::of(state, Some(policies))
+        Self::other(other, policies)
     }
 
-    pub(super) fn refused(answer: T) -> Self {
+    pub(super) fn refused(answer: T, policies: P) -> Self {
         let answer = Some(answer);
-        Self::of(State::Refused { answer }, None)
+        Self::other(Other::Refused { answer }, policies)
+    }
+
+    fn other(other: Other<G, B, Req, T>, policies: P) -> Self {
+        Self::of(State::Other { other }, policies)
     }
 
     #[inline]
-    fn of(state: State<F, G, B, Req, T>, policies: Option<P>) -> Self {
+    fn of(state: State<F, G, B, Req, T>, policies: P) -> Self {
         Self {
             state,
             policies,
@@ -119,35 +133,39 @@ where
     #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        if let (StateProj::Primary { future, admission }, Some(policies)) =
-            (this.state.as_mut().project(), this.policies.as_mut())
-        {
+        let policies = this.policies;
+        if let StateProj::Primary { future, admission } = this.state.as_mut().project() {
             let mut result = ready!(failing_if_unwound(admission, || future.poll(cx)));
             let classify = &policies.classify;
             let outcome = cancelled_if_unwound(admission, || classify.classify(result.as_ref()));
             if outcome == Outcome::Success {
-                if let Some(settled) = admission.pass() {
+                if let Some(passed) = admission.pass() {
                     if let Ok(response) = &mut result {
-                        policies.served.served(response, settled.name());
+                        policies.served.served(response, passed.name());
                     }
                     return Poll::Ready(result.map_err(R::convert));
                 }
             }
             let admission = admission.take();
-            let state = this.state.as_mut();
-            if let Some(result) = conclude(state, policies, admission, result, outcome) {
-                return Poll::Ready(result.map_err(R::convert));
+            match conclude(policies, admission, result, outcome) {
+                Ok(result) => return Poll::Ready(result.map_err(R::convert)),
+                Err(other) => this.state.set(State::Other { other }),
             }
         }
-        poll_closely::<_, _, _, _, _, R, _, _, _, _>(this.state, this.policies, cx)
+        match this.state.project() {
+            StateProj::Other { other } => {
+                poll_other::<_, _, _, _, R, _, _, _, _>(other, policies, cx)
+            }
+            StateProj::Primary { .. } => polled_again(),
+        }
     }
 }
 
 /// Polls a turn that a backup serves, or nobody.
 #[inline(never)]
-fn poll_closely<F, B, C, V, Q, R, Req, Res, E, Err>(
-    mut state: Pin<&mut State<F, B::Future, B, Req, Result<Res, Err>>>,
-    policies: &mut Option<Policies<C, V, Q>>,
+fn poll_other<B, C, V, Q, R, Req, Res, E, Err>(
+    mut other: Pin<&mut Other<B::Future, B, Req, Result<Res, Err>>>,
+    policies: &mut Policies<C, V, Q>,
     cx: &mut Context<'_>,
 ) -> Poll<Result<Res, Err>>
 where
@@ -158,12 +176,12 @@ where
     R: Refuse<Req, Res, E, Error = Err>,
 {
     loop {
-        let (result, mut admission, ready) = match state.as_mut().project() {
-            StateProj::Backup { future, admission } => {
+        let (result, mut admission, ready) = match other.as_mut().project() {
+            OtherProj::Backup { future, admission } => {
                 let result = ready!(failing_if_unwound(admission, || future.poll(cx)));
                 (result, admission.take(), true)
             }
-            StateProj::Readying {
+            OtherProj::Readying {
                 backup,
                 req,
                 admission,
@@ -173,25 +191,21 @@ where
                     (Ok(()), Some(req)) => {
                         let mut admission = admission.take();
                         let future = failing_if_unwound(&mut admission, || backup.call(req));
-                        state.set(State::Backup { future, admission });
+                        other.set(Other::Backup { future, admission });
                         continue;
                     }
                     (Ok(()), None) => polled_again(),
                     (Err(err), _) => {
                         let admission = admission.take();
-                        state.set(State::Refused { answer: None });
+                        other.set(Other::Refused { answer: None });
                         (Err(err), admission, false)
                     }
                 }
             }
-            StateProj::Refused { answer } => match answer.take() {
+            OtherProj::Refused { answer } => match answer.take() {
                 Some(answer) => return Poll::Ready(answer),
                 None => polled_again(),
             },
-            StateProj::Primary { .. } => polled_again(),
-        };
-        let Some(policies) = policies else {
-            return Poll::Ready(result.map_err(R::convert));
         };
         let classify = &policies.classify;
         let mut outcome =
@@ -200,40 +214,39 @@ where
             // A service that will never be ready has failed, whatever its error says; the classifier may say how.
             outcome = Failure::transient().into();
         }
-        if let Some(result) = conclude(state.as_mut(), policies, admission, result, outcome) {
-            return Poll::Ready(result.map_err(R::convert));
+        match conclude(policies, admission, result, outcome) {
+            Ok(result) => return Poll::Ready(result.map_err(R::convert)),
+            Err(next) => other.set(next),
         }
     }
 }
 
-/// Gives an attempt's verdict. Answers with the turn's result, or with nothing if the turn goes on.
+/// Gives an attempt's verdict. Answers with the turn's result, or with how the turn goes on.
 #[inline(never)]
-fn conclude<F, G, B, C, V, Q, Req, T, Res, E>(
-    mut state: Pin<&mut State<F, G, B, Req, T>>,
+fn conclude<G, B, C, V, Q, Req, T, Res, E>(
     policies: &mut Policies<C, V, Q>,
     mut admission: Admission,
     mut result: Result<Res, E>,
     outcome: Outcome,
-) -> Option<Result<Res, E>>
+) -> Result<Result<Res, E>, Other<G, B, Req, T>>
 where
     V: Served<Res>,
     Q: Spare<B, Req>,
 {
     // The verdict was given if a future is polled again after its answer.
     let Some(settled) = admission.record(outcome) else {
-        return Some(result);
+        return Ok(result);
     };
     if matches!(outcome, Outcome::Failure(_)) && policies.spare.has_next() {
         if let Some((entry, ticket)) = settled.go_on() {
             let next = policies.spare.next(entry, settled.name_of(ticket));
             if let Some((backup, req)) = next {
                 settled.tell_moved_on(ticket);
-                state.set(State::Readying {
+                return Err(Other::Readying {
                     backup,
                     req: Some(req),
                     admission: settled.admit(ticket),
                 });
-                return None;
             }
         }
     }
@@ -241,7 +254,7 @@ where
         policies.served.served(response, settled.name());
     }
     settled.tell(outcome);
-    Some(result)
+    Ok(result)
 }
 
 #[allow(clippy::panic)] // Documented, as everywhere in the futures of tower.
@@ -292,11 +305,13 @@ impl<F: fmt::Debug, G: fmt::Debug, B, P, R, Req, T> fmt::Debug
             State::Primary { future, admission } => {
                 debug.field("future", future).field("permit", admission)
             }
-            State::Backup { future, admission } => {
-                debug.field("future", future).field("permit", admission)
-            }
-            State::Readying { admission, .. } => debug.field("permit", admission),
-            State::Refused { .. } => debug.field("refused", &true),
+            State::Other { other } => match other {
+                Other::Backup { future, admission } => {
+                    debug.field("future", future).field("permit", admission)
+                }
+                Other::Readying { admission, .. } => debug.field("permit", admission),
+                Other::Refused { .. } => debug.field("refused", &true),
+            },
         };
         debug.finish_non_exhaustive()
     }

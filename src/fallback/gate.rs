@@ -50,7 +50,8 @@ impl Gate {
     }
 
     /// A chain of its own.
-    pub(super) fn made(shared: Shared<Rules>) -> Self {
+    pub(super) fn made(mut shared: Shared<Rules>) -> Self {
+        shared.rules.observed = !shared.observers.is_empty();
         let chain = Chain::new(&shared.rules);
         let name = Name::Shared(StdArc::clone(&shared.rules.primary));
         let cell = Cell::new(chain, Some(name), Arc::new(shared));

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::mem;
 
-use super::chain::{Chain, Role, Server, Ticket};
+use super::chain::{Chain, Role, Server, Since, Ticket};
 use crate::cell::{Anchor, Cell};
 use crate::clock::Moment;
 use crate::event::Event;
@@ -53,8 +53,7 @@ impl Admission {
             anchor: None,
             started: Moment::START,
             ticket: Ticket {
-                generation: 0,
-                epoch: 0,
+                since: Since::new(0, 0),
                 server: Server::Primary(Role::Aside),
             },
         }
@@ -76,14 +75,14 @@ impl Admission {
         Some(anchor.cell().rules().name(self.ticket.server))
     }
 
-    /// Gives the verdict of a success, if it changes nothing and nobody is to hear of it: what nearly every turn comes to.
+    /// Gives the verdict of a success, if it changes nothing and nobody is to hear of it: what nearly every turn of the primary comes to. To be asked for a turn through the
+    /// primary's service alone: a turn that a backup serves may be of the same generation.
     #[inline]
-    pub(super) fn pass(&mut self) -> Option<Settled> {
+    pub(super) fn pass(&mut self) -> Option<Passed> {
         let cell = self.anchor.as_ref()?.cell();
-        let ordinary = self.ticket.server == Server::Primary(Role::Ordinary);
-        if ordinary && cell.word().is_clean_in(self.ticket.generation) && !cell.observed() {
-            let server = self.ticket.server;
-            self.anchor.take().map(|anchor| Settled { anchor, server })
+        // In a generation that is clean nobody but the primary serves through its service, and every turn of it is an ordinary one.
+        if cell.word().is_clean_in(self.ticket.since.generation()) {
+            self.anchor.take().map(Passed)
         } else {
             None
         }
@@ -98,11 +97,10 @@ impl Admission {
     }
 
     /// The verdict of a turn that panicked.
-    #[inline]
+    #[cold]
+    #[inline(never)]
     pub(super) fn fail(&mut self) {
-        if let Some(anchor) = self.anchor.take() {
-            fail(&anchor, self.ticket);
-        }
+        self.record(Failure::transient().into());
     }
 
     /// The turn did not begin after all.
@@ -111,29 +109,16 @@ impl Admission {
     }
 
     /// The verdict of a turn that was dropped, by the rule for such turns.
-    #[inline]
+    #[cold]
+    #[inline(never)]
     pub(super) fn cancel(&mut self) {
         if let Some(anchor) = self.anchor.take() {
-            cancel(&anchor, self.started, self.ticket);
+            let cell = anchor.cell();
+            let ran = || cell.now().since(self.started);
+            if let Some(outcome) = cell.rules().on_cancel.judge(ran) {
+                settle(cell, self.ticket, outcome);
+            }
         }
-    }
-}
-
-// What follows takes the parts of an admission, so that an admission can stay in registers.
-
-#[cold]
-#[inline(never)]
-fn fail(anchor: &Anchor<Chain>, ticket: Ticket) {
-    settle(anchor.cell(), ticket, Failure::transient().into());
-}
-
-#[cold]
-#[inline(never)]
-fn cancel(anchor: &Anchor<Chain>, started: Moment, ticket: Ticket) {
-    let cell = anchor.cell();
-    let ran = || cell.now().since(started);
-    if let Some(outcome) = cell.rules().on_cancel.judge(ran) {
-        settle(cell, ticket, outcome);
     }
 }
 
@@ -148,7 +133,7 @@ fn settle(cell: &Cell<Chain>, ticket: Ticket, outcome: Outcome) {
     if recorded == Recorded::Stale && cell.observed() {
         cell.tell(&Event::LateVerdict {
             name: Some(rules.name(ticket.server)),
-            generation: ticket.generation,
+            generation: ticket.since.generation(),
             outcome,
         });
     }
@@ -157,16 +142,29 @@ fn settle(cell: &Cell<Chain>, ticket: Ticket, outcome: Outcome) {
 impl Drop for Admission {
     #[inline]
     fn drop(&mut self) {
-        self.cancel();
+        if self.anchor.is_some() {
+            self.cancel();
+        }
     }
 }
 
 impl fmt::Debug for Admission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Permit")
-            .field("generation", &self.ticket.generation)
+            .field("generation", &self.ticket.since.generation())
             .field("server", &self.ticket.server)
             .finish()
+    }
+}
+
+/// A turn of the primary that passed.
+pub(super) struct Passed(Arc<Anchor<Chain>>);
+
+impl Passed {
+    /// The name of who served.
+    #[inline]
+    pub(super) fn name(&self) -> &str {
+        &self.0.cell().rules().primary
     }
 }
 
@@ -178,7 +176,6 @@ pub(super) struct Settled {
 
 impl Settled {
     /// The name of who served.
-    #[inline]
     pub(super) fn name(&self) -> &str {
         self.anchor.cell().rules().name(self.server)
     }

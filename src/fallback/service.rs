@@ -184,7 +184,8 @@ impl<S, K, C, R, V, Q> Fallback<S, K, C, R, V, Q> {
             Ok(admission) => admission,
             Err(denied) => {
                 let refusal = self.gate.refuse(denied);
-                return ResponseFuture::refused(self.refuse.refuse(req, refusal));
+                let answer = self.refuse.refuse(req, refusal);
+                return ResponseFuture::refused(answer, self.policies(Spare::none()));
             }
         };
         let spare = self.replay.spare(&self.primary, &self.backends, &req);

@@ -911,10 +911,9 @@ fn a_verdict_is_counted_in_the_word_alone_exactly_where_the_machine_would_change
                 bench.fails(PRIMARY);
             }
             let ticket = bench.on(PRIMARY);
-            assert_eq!(
-                Chain::glance(bench.chain.word()),
-                Some(Ticket { epoch: 0, ..ticket })
-            );
+            let glance = Chain::glance(bench.chain.word()).unwrap();
+            assert_eq!(glance.server, ticket.server);
+            assert_eq!(glance.since.generation(), ticket.since.generation());
             let word = bench.chain.word();
             let short = Chain::shortcut(word, ticket, outcome, &bench.rules);
             let (generation, hint) = (bench.chain.generation, bench.chain.hint);

@@ -40,20 +40,21 @@ impl Situation {
     fn plain(mut self, rules: &Rules) -> Self {
         let chain = &mut self.chain;
         for ticket in &mut self.flying {
-            ticket.generation = u32::from(ticket.generation == chain.generation);
-            ticket.epoch = u32::from(ticket.epoch == chain.epoch);
-            match ticket.server {
-                // Whether it was a probe matters only for as long as it is the one.
-                Server::Primary(Role::Probe) if ticket.generation == 0 => {
-                    ticket.server = Server::Primary(Role::Ordinary);
+            let since = ticket.since;
+            let mut generation = u32::from(since.generation() == chain.generation);
+            let mut epoch = u32::from(since.epoch() == chain.epoch);
+            match &mut ticket.server {
+                Server::Primary(Role::Aside) => (generation, epoch) = (0, 0),
+                Server::Primary(role) => {
+                    epoch = 0;
+                    // Whether it was a probe matters only for as long as it is the one.
+                    if generation == 0 {
+                        *role = Role::Ordinary;
+                    }
                 }
-                _ => {}
+                Server::Entry(_) => generation = 0,
             }
-            match ticket.server {
-                Server::Primary(Role::Aside) => (ticket.generation, ticket.epoch) = (0, 0),
-                Server::Primary(_) => ticket.epoch = 0,
-                Server::Entry(_) => ticket.generation = 0,
-            }
+            ticket.since = Since::new(generation, epoch);
         }
         self.flying.sort_by_key(|ticket| format!("{ticket:?}"));
         (chain.generation, chain.epoch) = (1, 1);
@@ -90,7 +91,8 @@ impl Situation {
         assert_eq!(oracle, gate.map(|ticket| ticket.server), "oracle = gate");
 
         let probes = flying.iter().filter(|ticket| {
-            ticket.server == Server::Primary(Role::Probe) && ticket.generation == chain.generation
+            ticket.server == Server::Primary(Role::Probe)
+                && ticket.since.generation() == chain.generation
         });
         assert!(probes.count() <= 1, "never two probes");
 
