@@ -190,7 +190,7 @@ pub enum Event<'a> {
     /// A call was admitted to test recovery.
     #[non_exhaustive]
     ProbeStarted {
-        /// The circuit's name.
+        /// The circuit's name, or that of the primary.
         name: Option<&'a str>,
         /// The generation in which it was admitted.
         generation: u32,
@@ -200,15 +200,15 @@ pub enum Event<'a> {
     /// A probe gave no verdict before its lease was over; it counts as failed.
     #[non_exhaustive]
     LeaseExpired {
-        /// The circuit's name.
+        /// The circuit's name, or that of the primary.
         name: Option<&'a str>,
         /// The generation in which it was admitted.
         generation: u32,
     },
-    /// A verdict came from an older generation. A failure while open restarts the cooldown; nothing else changes.
+    /// A verdict came from an older generation. A failure while open, or of the primary while the chain serves, restarts the cooldown; nothing else changes.
     #[non_exhaustive]
     LateVerdict {
-        /// The circuit's name.
+        /// The circuit's name, or that of the model that served.
         name: Option<&'a str>,
         /// The generation in which the call was admitted.
         generation: u32,
@@ -248,7 +248,7 @@ pub enum Event<'a> {
 }
 
 impl<'a> Event<'a> {
-    /// The name of the circuit that it concerns.
+    /// The name of the circuit that it concerns, or of the primary or the model.
     #[must_use]
     pub fn name(&self) -> Option<&'a str> {
         match *self {

@@ -6,6 +6,7 @@
 //! | layer | guards | what it does when things go wrong |
 //! | --- | --- | --- |
 //! | [`CircuitBreakerLayer`] | a tool: one circuit, or one per key | refuses calls at once, until one probe has proved recovery |
+//! | [`FallbackLayer`] | a model | routes to a chain of backups, until probes have proved the primary |
 //! | [`HealthRouter`], a table for a keyed [`CircuitBreakerLayer`] | a tool with substitutes | sends the call to a healthy substitute instead of refusing |
 //!
 //! # Order of the layers

@@ -574,6 +574,33 @@ async fn one_service_is_called_with_the_model_that_serves() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lease_that_is_over_is_noticed_by_a_turn_that_is_refused() {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&told);
+    let primary = Model::new("service");
+    let layer = FallbackLayer::rewriting("gpt-5", |_: &mut String, _: &str| ())
+        .model("gpt-4")
+        .probation_limit(1)
+        .classify(classify)
+        .observe(move |event: &Event<'_>| match event {
+            Event::LeaseExpired { .. } => log.lock().unwrap().push("expired"),
+            Event::Refused { .. } => log.lock().unwrap().push("refused"),
+            _ => {}
+        });
+    let (service, handle) = (layer.layer(primary.clone()), layer.handle());
+    primary.does(DOWN);
+    turns(&service, 3).await;
+    handle.disable("gpt-4").unwrap();
+    advance(60).await;
+    primary.does(Does::Hang);
+    let mut probe = task::spawn(service.clone().oneshot(String::new()));
+    assert_pending!(probe.poll());
+    advance(120).await;
+    assert!(turn(&service).await.unwrap_err().contains("backups too"));
+    assert_eq!(*told.lock().unwrap(), ["expired", "refused"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_service_that_fails_to_become_ready_strikes_the_model_that_it_would_have_served() {
     let (primary, mut remote) = pair();
     let layer = FallbackLayer::rewriting("gpt-5", |_: &mut Text, _: &str| ()).model("gpt-4");

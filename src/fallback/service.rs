@@ -178,7 +178,11 @@ impl<S, K, C, R, V, Q> Fallback<S, K, C, R, V, Q> {
         };
         let admitted = match readied {
             Some(readied) => self.gate.begin(readied),
-            None => Err(self.gate.would_serve().err().unwrap_or(Denied::NOT_READY)),
+            // Asked all the same, so that it says why, and a lease that is over is noticed.
+            None => self.gate.begin(Readied::Nothing).and_then(|admission| {
+                admission.discard();
+                Err(Denied::NOT_READY)
+            }),
         };
         let mut admission = match admitted {
             Ok(admission) => admission,

@@ -961,6 +961,20 @@ fn the_outage_of_the_modules_documentation_goes_as_it_is_told_there() {
 }
 
 #[test]
+fn a_streak_that_is_full_in_the_word_is_counted_by_the_machine() {
+    let mut bench = Bench::with(|rules| rules.trip_threshold = u32::MAX);
+    bench.chain.streak = Word::FULL - 1;
+    for streak in Word::FULL..Word::FULL + 3 {
+        let word = bench.chain.word();
+        bench.chain.adopt(word);
+        bench.fails(PRIMARY);
+        assert_eq!(bench.snapshot().consecutive_failures, streak);
+    }
+    bench.chain.adopt(Word::new(0, 0).with_streak(7));
+    assert_eq!(bench.snapshot().consecutive_failures, 7);
+}
+
+#[test]
 fn times_without_end_do_not_overflow() {
     let mut bench = Bench::with(|rules| {
         rules.recovery_timeout = Duration::MAX;
