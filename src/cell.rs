@@ -15,8 +15,12 @@
 //!
 //! A caller that waits leaves its waker, then looks at the word once more. A step publishes the word, then takes the
 //! wakers. Both pass through the waker's own mutex, so one of the two sees the other, and no wake-up is lost.
+//!
+//! Wakers are code of the executor's. They are cloned, dropped and woken outside the machine's lock, since what they hold may come back to
+//! this very cell.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context, Waker};
 
 use crate::clock::{Clock, Moment};
@@ -29,7 +33,7 @@ use crate::sync::{Arc, AtomicU64, Mutex, Ordering, fence, lock};
 pub(crate) struct Cell<M: Machine> {
     word: AtomicU64,
     until: AtomicU64,
-    /// When it was last looked up; kept for the store, which alone reads it.
+    /// The store's mark of when it was last looked up; nobody else reads or writes it.
     used: AtomicU64,
     name: Option<Name>,
     shared: Arc<Shared<M::Rules>>,
@@ -48,7 +52,7 @@ struct Inside<M: Machine> {
     machine: M,
     /// Gone from its store: nobody is admitted here any more.
     retired: bool,
-    waiters: Vec<Waiter>,
+    waiters: Vec<Seat>,
     notes: Notes<M::Note>,
 }
 
@@ -56,12 +60,17 @@ struct Inside<M: Machine> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Retired;
 
-/// Why the store could not evict a cell, if it could not.
+/// Whether the store could evict a cell, and if not, why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retirement {
-    Done,
+    /// It is gone for good.
+    Done { clean: bool },
+    /// It could go, but is not clean.
     Unclean,
-    Live,
+    /// A call is in flight.
+    Held,
+    /// Its machine is live, at least until this moment if nobody calls.
+    Live(Moment),
 }
 
 impl<M: Machine> Cell<M> {
@@ -86,14 +95,17 @@ impl<M: Machine> Cell<M> {
         &self.shared.rules
     }
 
+    #[inline]
     pub(crate) fn now(&self) -> Moment {
         self.shared.clock.now()
     }
 
+    #[inline]
     pub(crate) fn name(&self) -> Option<&Name> {
         self.name.as_ref()
     }
 
+    #[inline]
     pub(crate) fn observed(&self) -> bool {
         !self.shared.observers.is_empty()
     }
@@ -111,16 +123,25 @@ impl<M: Machine> Cell<M> {
     }
 
     /// The word, to be followed by [`until`](Self::until).
+    #[inline]
     pub(crate) fn word_before_until(&self) -> Word {
         // Acquire: the moment that was published with it is there.
         Word::from_bits(self.word.load(Ordering::Acquire))
     }
 
     /// The moment that belongs to `word`, or `None` if the machine has moved since `word` was read.
+    #[inline]
     pub(crate) fn until(&self, word: Word) -> Option<Moment> {
         // Acquire, so that the second look at the word comes after: it would see the busy mark of a step whose moment was read here.
         let until = self.until.load(Ordering::Acquire);
         (self.word.load(Ordering::Relaxed) == word.bits()).then(|| Moment::from_nanos(until))
+    }
+
+    /// The moment, whatever word it belongs to: to see whether it was moved.
+    #[inline]
+    pub(crate) fn any_until(&self) -> Moment {
+        // Relaxed: who sees the old one could as well have come a little earlier.
+        Moment::from_nanos(self.until.load(Ordering::Relaxed))
     }
 
     /// Changes the word without the lock, where `f` finds that enough and nobody else changes it at the same time. Answers `false`, with
@@ -165,8 +186,8 @@ impl<M: Machine> Cell<M> {
 
         let mut woken = Vec::new();
         if before.differs_for_waiters(after) {
-            // Those whose service is gone are let go on the way.
-            inside.waiters.retain(Waiter::is_awaited);
+            // Those whose service is gone are let go on the way; a service takes its waker along.
+            inside.waiters.retain(Seat::is_taken);
             woken.extend(inside.waiters.iter().cloned());
         }
         if !self.observed() {
@@ -175,8 +196,8 @@ impl<M: Machine> Cell<M> {
         let deliver = inside.notes.begin();
         drop(inside);
 
-        for waiter in woken {
-            waiter.wake();
+        for seat in woken {
+            seat.wake();
         }
         if deliver {
             self.deliver();
@@ -238,14 +259,14 @@ impl<M: Machine> Cell<M> {
             let mut inside = lock(&self.inside);
             // Room for as many again as are awaited, so that services that come and go do not pile up here.
             if inside.waiters.len() == inside.waiters.capacity() {
-                inside.waiters.retain(Waiter::is_awaited);
+                inside.waiters.retain(Seat::is_taken);
                 let room = inside.waiters.len() + 1;
                 inside.waiters.reserve(room);
             }
-            inside.waiters.push(waiter.clone());
+            inside.waiters.push(Seat(Arc::clone(&waiter.0)));
             waiter
         });
-        waiter.set(cx.waker());
+        waiter.set(Some(cx.waker().clone()));
     }
 
     /// Evicts the cell if it is not live, has no call in flight, and is clean unless `unclean` will do.
@@ -265,14 +286,16 @@ impl<M: Machine> Cell<M> {
         cell.enter(&mut inside);
         settle();
         let retirement = if Arc::strong_count(this) > held {
-            Retirement::Live
+            Retirement::Held
         } else {
-            match inside.machine.rest(&cell.shared.rules, now) {
-                Rest::Live => Retirement::Live,
+            let rest = inside.machine.rest(&cell.shared.rules, now);
+            match rest {
+                Rest::Live => Retirement::Live(inside.machine.until()),
                 Rest::Unclean if !unclean => Retirement::Unclean,
                 Rest::Clean | Rest::Unclean => {
                     inside.retired = true;
-                    Retirement::Done
+                    let clean = rest == Rest::Clean;
+                    Retirement::Done { clean }
                 }
             }
         };
@@ -286,13 +309,8 @@ impl<M: Machine> Cell<M> {
     }
 
     /// The store's mark of when the cell was last looked up.
-    pub(crate) fn used(&self) -> u64 {
-        // Relaxed: a mark that is seen late costs a cell its place in the order, no more.
-        self.used.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn mark_used(&self, mark: u64) {
-        self.used.store(mark, Ordering::Relaxed);
+    pub(crate) fn used(&self) -> &AtomicU64 {
+        &self.used
     }
 }
 
@@ -345,33 +363,523 @@ impl<M: Machine> fmt::Debug for Anchor<M> {
     }
 }
 
-/// The waker of a service that waits for a transition. The cell keeps one end, the service the other.
-#[derive(Clone, Debug)]
+/// Whose count a service's anchor is. Its own costs an allocation, so it is made when the service is called for the second time: a clone for a single
+/// request pays nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Count {
+    /// The layer's, or that of the service it is a clone of; it was not called yet.
+    Shared,
+    /// The same; it was called once.
+    SharedOnce,
+    Own,
+}
+
+impl Count {
+    /// The anchor for one more permit of the service whose anchor and count these are.
+    pub(crate) fn hold<M: Machine>(&mut self, anchor: &mut Arc<Anchor<M>>) -> Arc<Anchor<M>> {
+        match self {
+            Count::Shared => *self = Count::SharedOnce,
+            Count::SharedOnce => {
+                *anchor = Arc::new(anchor.again());
+                *self = Count::Own;
+            }
+            Count::Own => {}
+        }
+        Arc::clone(anchor)
+    }
+}
+
+/// A service's place among those who wait for a transition. It takes its waker along when it goes.
+#[derive(Debug)]
 pub(crate) struct Waiter(Arc<Mutex<Option<Waker>>>);
 
 impl Waiter {
-    /// Wakers are code of the executor's: they are cloned, dropped and woken outside the lock.
-    fn set(&self, waker: &Waker) {
-        let waker = Some(waker.clone());
+    fn set(&self, waker: Option<Waker>) {
         let old = std::mem::replace(&mut *lock(&self.0), waker);
         drop(old);
     }
+}
 
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.set(None);
+    }
+}
+
+/// The cell's end of a [`Waiter`].
+#[derive(Clone, Debug)]
+struct Seat(Arc<Mutex<Option<Waker>>>);
+
+impl Seat {
     fn wake(&self) {
         let waker = lock(&self.0).take();
         if let Some(waker) = waker {
-            waker.wake();
+            // A panic in one executor must not keep the others asleep and the notes untold.
+            if let Err(payload) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
+                // Its destructor might panic in its turn.
+                std::mem::forget(payload);
+            }
         }
     }
 
-    /// Lets go of the waker: its service is gone, and nothing else would until the next transition.
-    pub(crate) fn forget(&self) {
-        let waker = lock(&self.0).take();
-        drop(waker);
+    /// Whether the service still holds its end.
+    fn is_taken(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::sync::Mutex as StdMutex;
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
+
+    use super::*;
+    use crate::event::{State, TransitionReason};
+
+    /// A machine that is moved by hand.
+    pub(crate) struct Lamp {
+        pub(crate) generation: u32,
+        pub(crate) phase: u8,
+        pub(crate) streak: u32,
+        pub(crate) until: Moment,
+        pub(crate) rest: Rest,
     }
 
-    /// Whether the service still holds its end.
-    fn is_awaited(&self) -> bool {
-        Arc::strong_count(&self.0) > 1
+    impl Lamp {
+        pub(crate) fn new() -> Self {
+            Self {
+                generation: 0,
+                phase: 0,
+                streak: 0,
+                until: Moment::NEVER,
+                rest: Rest::Clean,
+            }
+        }
+
+        /// A transition, and a note of it.
+        fn go(&mut self, notes: &mut Notes<u32>) {
+            self.generation += 1;
+            notes.push(self.generation);
+        }
+    }
+
+    thread_local!(static EXAMINED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) });
+
+    /// How often lamps of this thread were asked whether they may be evicted.
+    pub(crate) fn examined() -> u64 {
+        EXAMINED.get()
+    }
+
+    impl Machine for Lamp {
+        type Rules = ();
+        type Note = u32;
+
+        fn word(&self) -> Word {
+            Word::new(self.generation, self.phase)
+                .with_streak(self.streak)
+                .plain(true)
+        }
+
+        fn until(&self) -> Moment {
+            self.until
+        }
+
+        fn adopt(&mut self, word: Word) {
+            self.streak = word.streak();
+        }
+
+        /// Live means until its moment; then it is unclean.
+        fn rest(&self, (): &(), now: Moment) -> Rest {
+            EXAMINED.set(EXAMINED.get() + 1);
+            match self.rest {
+                Rest::Live if now >= self.until => Rest::Unclean,
+                rest => rest,
+            }
+        }
+
+        fn event<'a>(note: u32, name: Option<&'a str>, (): &()) -> Event<'a> {
+            Event::Transition {
+                name,
+                from: State::Closed,
+                to: State::Closed,
+                reason: TransitionReason::Reset,
+                generation: note,
+            }
+        }
+    }
+
+    pub(crate) fn shared(observers: Observers) -> Arc<Shared<()>> {
+        let clock = Clock::start();
+        Arc::new(Shared {
+            rules: (),
+            clock,
+            observers,
+        })
+    }
+
+    pub(crate) fn cell(observers: Observers) -> Cell<Lamp> {
+        Cell::new(Lamp::new(), Some(Name::Static("lamp")), shared(observers))
+    }
+
+    fn anchor() -> Arc<Anchor<Lamp>> {
+        Arc::new(Anchor::new(cell(Observers::default())))
+    }
+
+    fn go(cell: &Cell<Lamp>) {
+        cell.step(|lamp, (), notes| lamp.go(notes));
+    }
+
+    #[allow(clippy::unnecessary_wraps)] // It has the shape of an update.
+    fn raise(word: Word) -> Option<Word> {
+        Some(word.with_streak(word.streak() + 1))
+    }
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Woken {
+        fn times(&self) -> usize {
+            self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits in `cell` with a waker of its own.
+    fn wait(cell: &Cell<Lamp>, waiter: &mut Option<Waiter>) -> Arc<Woken> {
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        cell.wait(waiter, &mut Context::from_waker(&waker));
+        woken
+    }
+
+    type Seen = Arc<StdMutex<Vec<String>>>;
+
+    /// Writes down what it is told.
+    fn listener(seen: &Seen) -> impl Fn(&Event<'_>) + Send + Sync + 'static {
+        let seen = Arc::clone(seen);
+        move |event| {
+            let text = match event {
+                Event::Transition {
+                    name, generation, ..
+                } => {
+                    assert_eq!(*name, Some("lamp"));
+                    generation.to_string()
+                }
+                Event::Missed { name, count } => {
+                    assert_eq!(*name, Some("lamp"));
+                    format!("missed {count}")
+                }
+                other => panic!("{other:?}"),
+            };
+            seen.lock().unwrap().push(text);
+        }
+    }
+
+    #[test]
+    fn a_step_publishes_the_word_and_its_moment() {
+        let cell = cell(Observers::default());
+        assert_eq!(cell.word(), Word::new(0, 0).plain(true));
+        assert_eq!(cell.until(cell.word()), Some(Moment::NEVER));
+        let old = cell.word();
+        let answer = cell.step(|lamp, (), _| {
+            lamp.phase = 3;
+            lamp.until = Moment::from_nanos(7);
+            "answer"
+        });
+        assert_eq!(answer, "answer");
+        assert_eq!(cell.word(), Word::new(0, 3).plain(true));
+        assert_eq!(cell.until(cell.word()), Some(Moment::from_nanos(7)));
+        assert_eq!(cell.until(old), None, "the machine has moved since");
+    }
+
+    #[test]
+    fn an_update_changes_the_word_only_where_its_function_finds_that_enough() {
+        let cell = cell(Observers::default());
+        assert!(cell.update(raise));
+        assert_eq!(cell.word().streak(), 1);
+        assert!(!cell.update(|_| None));
+        assert_eq!(cell.word().streak(), 1);
+        assert!(cell.update(Some), "nothing to change is no reason to lock");
+        assert_eq!(cell.word().streak(), 1);
+    }
+
+    #[test]
+    fn what_the_word_counted_is_seen_by_a_look_and_taken_over_by_a_step() {
+        let cell = cell(Observers::default());
+        cell.update(raise);
+        cell.update(raise);
+        assert_eq!(
+            cell.look(|lamp, word, ()| (lamp.streak, word.streak())),
+            (0, 2)
+        );
+        assert_eq!(cell.step(|lamp, (), _| lamp.streak), 2);
+        assert_eq!(
+            cell.look(|lamp, word, ()| (lamp.streak, word.streak())),
+            (2, 2)
+        );
+        cell.step(|lamp, (), _| lamp.streak = 0);
+        assert_eq!(cell.word().streak(), 0);
+    }
+
+    #[test]
+    fn waiters_are_woken_by_each_transition_and_by_nothing_else() {
+        let cell = cell(Observers::default());
+        let mut waiter = None;
+        let quiet = wait(&cell, &mut waiter);
+        cell.update(raise);
+        cell.step(|lamp, (), _| lamp.streak = 5);
+        cell.step(|lamp, (), _| lamp.until = Moment::START);
+        assert_eq!(quiet.times(), 0);
+        go(&cell);
+        assert_eq!(quiet.times(), 1);
+        go(&cell);
+        assert_eq!(quiet.times(), 1, "one wait is woken once");
+
+        let phase = wait(&cell, &mut waiter);
+        cell.step(|lamp, (), _| lamp.phase = 1);
+        let gone = wait(&cell, &mut waiter);
+        cell.retire_now();
+        assert_eq!((quiet.times(), phase.times(), gone.times()), (1, 1, 1));
+    }
+
+    #[test]
+    fn the_last_waker_of_a_waiter_is_the_one_that_is_woken() {
+        let cell = cell(Observers::default());
+        let mut waiter = None;
+        let first = wait(&cell, &mut waiter);
+        let second = wait(&cell, &mut waiter);
+        assert_eq!(Arc::strong_count(&first), 1, "it was let go");
+        go(&cell);
+        assert_eq!((first.times(), second.times()), (0, 1));
+    }
+
+    #[test]
+    fn all_who_wait_are_woken() {
+        let cell = cell(Observers::default());
+        let mut waiters: Vec<_> = (0..100).map(|_| None).collect();
+        let woken: Vec<_> = waiters
+            .iter_mut()
+            .map(|waiter| wait(&cell, waiter))
+            .collect();
+        waiters.truncate(90);
+        go(&cell);
+        for (at, woken) in woken.iter().enumerate() {
+            assert_eq!(woken.times(), usize::from(at < 90));
+        }
+        assert_eq!(lock(&cell.inside).waiters.len(), 90);
+        drop(waiters);
+        go(&cell);
+        assert_eq!(lock(&cell.inside).waiters.len(), 0);
+    }
+
+    #[test]
+    fn services_that_come_and_go_do_not_pile_up() {
+        let cell = cell(Observers::default());
+        let mut stays = None;
+        let woken = wait(&cell, &mut stays);
+        for _ in 0..10_000 {
+            wait(&cell, &mut None);
+            assert!(lock(&cell.inside).waiters.capacity() <= 8);
+        }
+        go(&cell);
+        assert_eq!(woken.times(), 1, "and nobody is forgotten over it");
+    }
+
+    #[test]
+    fn a_waker_may_come_back_to_the_cell_when_it_is_dropped() {
+        struct Back(Arc<Anchor<Lamp>>, Arc<AtomicUsize>);
+        impl Wake for Back {
+            fn wake(self: Arc<Self>) {}
+        }
+        impl Drop for Back {
+            fn drop(&mut self) {
+                self.0.cell().look(|_, _, ()| ());
+                self.1.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let anchor = anchor();
+        let drops = Arc::new(AtomicUsize::new(0));
+        let wait = |waiter: &mut Option<Waiter>| {
+            let back = Back(Arc::clone(&anchor), Arc::clone(&drops));
+            let waker = Waker::from(Arc::new(back));
+            anchor.cell().wait(waiter, &mut Context::from_waker(&waker));
+        };
+        let mut waiter = None;
+        wait(&mut waiter);
+        wait(&mut waiter);
+        assert_eq!(drops.load(Ordering::Relaxed), 1, "replaced");
+        go(anchor.cell());
+        assert_eq!(drops.load(Ordering::Relaxed), 2, "woken");
+        for _ in 0..10 {
+            let mut waiter = None;
+            wait(&mut waiter);
+        }
+        assert_eq!(
+            drops.load(Ordering::Relaxed),
+            12,
+            "gone with their services"
+        );
+        go(anchor.cell());
+    }
+
+    #[test]
+    fn a_waker_may_end_its_service_when_it_is_woken() {
+        struct Ends(StdMutex<Option<Waiter>>);
+        impl Wake for Ends {
+            fn wake(self: Arc<Self>) {
+                drop(self.0.lock().unwrap().take());
+            }
+        }
+        let cell = cell(Observers::default());
+        let ends = Arc::new(Ends(StdMutex::new(None)));
+        let waker = Waker::from(Arc::clone(&ends));
+        let mut waiter = None;
+        cell.wait(&mut waiter, &mut Context::from_waker(&waker));
+        *ends.0.lock().unwrap() = waiter;
+        go(&cell);
+        assert!(ends.0.lock().unwrap().is_none());
+    }
+
+    #[test]
+    fn a_waker_that_panics_keeps_nobody_asleep_and_no_event_back() {
+        struct Bomb;
+        impl Wake for Bomb {
+            fn wake(self: Arc<Self>) {
+                panic!("a waker's");
+            }
+        }
+        let seen = Seen::default();
+        let mut observers = Observers::default();
+        observers.add(Arc::new(listener(&seen)));
+        let cell = cell(observers);
+        let (mut bomb, mut waiter) = (None, None);
+        let waker = Waker::from(Arc::new(Bomb));
+        cell.wait(&mut bomb, &mut Context::from_waker(&waker));
+        let woken = wait(&cell, &mut waiter);
+        go(&cell);
+        assert_eq!(woken.times(), 1);
+        assert_eq!(*seen.lock().unwrap(), ["1"]);
+    }
+
+    #[test]
+    fn a_listener_that_panics_harms_neither_the_state_nor_the_others() {
+        let seen = Seen::default();
+        let mut observers = Observers::default();
+        observers.add(Arc::new(|_: &Event<'_>| panic!("a listener's")));
+        observers.add(Arc::new(listener(&seen)));
+        let cell = cell(observers);
+        go(&cell);
+        go(&cell);
+        assert_eq!(cell.word().generation(), 2);
+        assert_eq!(*seen.lock().unwrap(), ["1", "2"]);
+    }
+
+    #[test]
+    fn what_a_listener_sets_off_is_told_after_and_what_is_too_much_is_counted() {
+        let seen = Seen::default();
+        let back = Arc::new(StdMutex::new(None::<Arc<Anchor<Lamp>>>));
+        let way = Arc::clone(&back);
+        let list = listener(&seen);
+        let mut observers = Observers::default();
+        observers.add(Arc::new(move |event: &Event<'_>| {
+            let way = way.lock().unwrap().take();
+            if let Some(anchor) = way {
+                for _ in 0..Notes::<u32>::MOST + 5 {
+                    go(anchor.cell());
+                }
+            }
+            list(event);
+        }));
+        let anchor = Arc::new(Anchor::new(cell(observers)));
+        *back.lock().unwrap() = Some(Arc::clone(&anchor));
+        go(anchor.cell());
+        let seen = seen.lock().unwrap();
+        let most = u32::try_from(Notes::<u32>::MOST).unwrap();
+        let mut expected: Vec<_> = (1..=most + 1).map(|n| n.to_string()).collect();
+        expected.push("missed 5".to_owned());
+        assert_eq!(*seen, expected);
+    }
+
+    #[test]
+    fn notes_that_nobody_will_be_told_are_not_kept() {
+        let cell = cell(Observers::default());
+        assert!(!cell.observed());
+        go(&cell);
+        assert_eq!(
+            format!("{:?}", lock(&cell.inside).notes),
+            "Notes { queue: None }"
+        );
+    }
+
+    #[test]
+    fn a_cell_retires_when_it_is_idle_not_live_and_clean_enough() {
+        let done = |clean| Retirement::Done { clean };
+        let moment = Moment::from_nanos(9);
+        for (rest, unclean, expected) in [
+            (Rest::Clean, false, done(true)),
+            (Rest::Clean, true, done(true)),
+            (Rest::Unclean, false, Retirement::Unclean),
+            (Rest::Unclean, true, done(false)),
+            (Rest::Live, false, Retirement::Live(moment)),
+            (Rest::Live, true, Retirement::Live(moment)),
+        ] {
+            let anchor = anchor();
+            anchor.cell().step(|lamp, (), _| {
+                lamp.rest = rest;
+                lamp.until = moment;
+            });
+            anchor.cell().update(raise);
+            let caller = Arc::clone(&anchor);
+            assert_eq!(
+                Cell::retire(&anchor, 1, unclean, Moment::START),
+                Retirement::Held
+            );
+            assert_eq!(anchor.cell().word().streak(), 1, "what was counted is kept");
+            drop(caller);
+            assert_eq!(Cell::retire(&anchor, 1, unclean, Moment::START), expected);
+            let gone = matches!(expected, Retirement::Done { .. });
+            assert_eq!(anchor.cell().word().is_busy(), gone);
+            assert_eq!(
+                anchor.cell().step_unless_retired(|_, (), _| ()).is_err(),
+                gone
+            );
+        }
+    }
+
+    #[test]
+    fn nobody_is_admitted_to_a_retired_cell() {
+        let cell = cell(Observers::default());
+        go(&cell);
+        cell.retire_now();
+        assert_eq!(cell.step_unless_retired(|_, (), _| ()), Err(Retired));
+        assert!(cell.word().is_busy());
+        assert!(!cell.update(|word| (!word.is_busy()).then_some(word)));
+        go(&cell);
+        assert!(cell.word().is_busy(), "for good");
+        assert_eq!(
+            cell.look(|lamp, word, ()| (lamp.generation, word.generation())),
+            (2, 2)
+        );
+    }
+
+    #[test]
+    fn an_anchor_of_its_own_leads_to_the_cell() {
+        let shared = anchor();
+        let own = shared.again().again();
+        assert!(std::ptr::eq(own.cell(), shared.cell()));
+        assert_eq!(format!("{own:?}"), format!("{:?}", shared.cell()));
+        assert_eq!(
+            format!("{own:?}"),
+            format!(
+                "Cell {{ name: Some(Static(\"lamp\")), word: {:?}, .. }}",
+                shared.cell().word()
+            )
+        );
     }
 }

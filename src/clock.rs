@@ -23,18 +23,30 @@ impl Moment {
     }
 
     /// This moment and `wait` more.
+    #[inline]
     pub(crate) fn after(self, wait: Duration) -> Self {
         Self(self.0.saturating_add(nanos(wait)))
     }
 
     /// How much time passed since `earlier`.
+    #[inline]
     pub(crate) fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
     /// How long it is from `now` to this moment; `None` if it never comes.
+    #[inline]
     pub(crate) fn left(self, now: Self) -> Option<Duration> {
         (self != Self::NEVER).then(|| self.since(now))
+    }
+
+    /// The same in nanoseconds: zero when past, and `u64::MAX` if it never comes.
+    #[inline]
+    pub(crate) const fn nanos_left(self, now: Self) -> u64 {
+        if self.0 == Self::NEVER.0 {
+            return u64::MAX;
+        }
+        self.0.saturating_sub(now.0)
     }
 }
 
@@ -59,10 +71,15 @@ impl Clock {
         }
     }
 
-    pub(crate) fn now(self) -> Moment {
+    #[allow(clippy::inline_always)] // Two calls are in it already.
+    #[inline(always)]
+    pub(crate) fn now(&self) -> Moment {
         #[cfg(test)]
         reads::count();
-        Moment(nanos(Instant::now().saturating_duration_since(self.epoch)))
+        let passed = Instant::now().saturating_duration_since(self.epoch);
+        // Kept a second below [`Moment::NEVER`], which costs less than to see whether the product fits.
+        let secs = passed.as_secs().min(u64::MAX / 1_000_000_000 - 1);
+        Moment(secs * 1_000_000_000 + u64::from(passed.subsec_nanos()))
     }
 }
 
@@ -109,7 +126,21 @@ mod tests {
         );
         assert_eq!(Moment::START.left(now), Some(Duration::ZERO));
         assert_eq!(Moment::NEVER.left(now), None);
+        assert_eq!(
+            Moment::from_nanos(5_000_000_001).nanos_left(now),
+            2_000_000_001
+        );
+        assert_eq!(Moment::START.nanos_left(now), 0);
+        assert_eq!(Moment::NEVER.nanos_left(now), u64::MAX);
         assert_eq!(now.since(Moment::START), Duration::from_secs(3));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_clock_stops_short_of_never() {
+        let clock = Clock::start();
+        tokio::time::advance(Duration::from_secs(20_000_000_000)).await;
+        let late = clock.now();
+        assert!(late < Moment::NEVER && late.after(Duration::from_secs(2)) == Moment::NEVER);
     }
 
     #[tokio::test(start_paused = true)]

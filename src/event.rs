@@ -293,6 +293,7 @@ impl Observers {
         self.0.push(observer);
     }
 
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

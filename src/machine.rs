@@ -102,12 +102,7 @@ impl Word {
 
     #[inline]
     pub(crate) fn with_last(self, kind: Option<FailureKind>) -> Self {
-        let kind = match kind {
-            None => 0,
-            Some(FailureKind::Transient) => 1,
-            Some(FailureKind::RateLimited) => 2,
-            Some(FailureKind::Fatal) => 3,
-        };
+        let kind = kind.map_or(0, |kind| kind as u64);
         Self(self.0 & !Self::KIND | kind << 5)
     }
 
@@ -116,6 +111,7 @@ impl Word {
         (self.0 >> 32) as u32
     }
 
+    #[inline]
     pub(crate) fn phase(self) -> u8 {
         ((self.0 & Self::PHASE) >> 2) as u8
     }
@@ -125,6 +121,7 @@ impl Word {
         ((self.0 & Self::STREAK) >> 8) as u32
     }
 
+    #[inline]
     pub(crate) fn last(self) -> Option<FailureKind> {
         match (self.0 & Self::KIND) >> 5 {
             0 => None,

@@ -87,13 +87,15 @@ impl Failure {
 /// The kinds of [`Failure`]. Displays in `snake_case`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[repr(u8)]
 pub enum FailureKind {
+    // The numbers are those of the machines' word, where 0 is none; as it is in an `Option`.
     /// It may be gone at the next call.
-    Transient,
+    Transient = 1,
     /// The guarded thing asked for fewer calls.
-    RateLimited,
+    RateLimited = 2,
     /// No later call will fare better.
-    Fatal,
+    Fatal = 3,
 }
 
 impl fmt::Display for FailureKind {

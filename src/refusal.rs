@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::BoxError;
+use crate::clock::nanos;
 use crate::outcome::FailureKind;
 
 /// How many characters of a name a refusal's text shows. Names may come from a model; the text may go to one.
@@ -22,7 +23,8 @@ pub struct Refusal {
     layer: Layer,
     reason: Reason,
     name: Option<Name>,
-    retry_after: Option<Duration>,
+    /// In nanoseconds, and `u64::MAX` for none: a refusal that nobody asks for it costs no division.
+    retry_after: u64,
     last_failure: Option<FailureKind>,
     tripped_by: Option<Reason>,
     count: Option<u32>,
@@ -37,6 +39,7 @@ enum Layer {
 
 impl Refusal {
     /// A circuit breaker's refusal.
+    #[inline]
     pub(crate) const fn breaker(reason: Reason) -> Self {
         Self::of(Layer::CircuitBreaker, reason)
     }
@@ -51,23 +54,38 @@ impl Refusal {
             layer,
             reason,
             name: None,
-            retry_after: None,
+            retry_after: u64::MAX,
             last_failure: None,
             tripped_by: None,
             count: None,
         }
     }
 
+    /// The refusal of an open circuit, made at once and where it is wanted. So many nanoseconds are left, or `u64::MAX` if no time is
+    /// known.
+    #[inline]
+    pub(crate) fn open(name: Option<Name>, left: u64, last_failure: Option<FailureKind>) -> Self {
+        Self {
+            name,
+            retry_after: left,
+            last_failure,
+            ..Self::breaker(Reason::CircuitOpen)
+        }
+    }
+
+    #[inline]
     pub(crate) fn with_name(mut self, name: Option<Name>) -> Self {
         self.name = name;
         self
     }
 
+    #[inline]
     pub(crate) fn with_retry_after(mut self, retry_after: Option<Duration>) -> Self {
-        self.retry_after = retry_after;
+        self.retry_after = retry_after.map_or(u64::MAX, nanos);
         self
     }
 
+    #[inline]
     pub(crate) fn with_last_failure(mut self, kind: Option<FailureKind>) -> Self {
         self.last_failure = kind;
         self
@@ -89,7 +107,7 @@ impl Refusal {
     /// end). It was right when the call was refused.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        self.retry_after
+        (self.retry_after != u64::MAX).then(|| Duration::from_nanos(self.retry_after))
     }
 
     /// The kind of the last failure that was recorded before the refusal.

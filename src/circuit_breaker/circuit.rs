@@ -121,25 +121,25 @@ impl Rules {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub(super) enum Phase {
-    Closed,
-    /// `until` is when a probe may go.
-    Open,
-    /// Half-open, the slot taken; `until` is the lease's end.
-    Probing,
+    Closed = 0,
     /// Half-open, the slot free.
-    Vacant,
+    Vacant = 1,
+    /// Half-open, the slot taken; `until` is the lease's end.
+    Probing = 2,
     /// Pinned open by hand.
-    Forced,
+    Forced = 3,
+    /// `until` is when a probe may go. It has a bit of its own, since most refusals look at nothing else.
+    Open = 4,
 }
 
 impl Phase {
     fn of(word: Word) -> Self {
         match word.phase() {
             0 => Phase::Closed,
-            1 => Phase::Open,
+            1 => Phase::Vacant,
             2 => Phase::Probing,
-            3 => Phase::Vacant,
-            _ => Phase::Forced,
+            3 => Phase::Forced,
+            _ => Phase::Open,
         }
     }
 
@@ -193,6 +193,7 @@ impl Denied {
         last: None,
     };
 
+    #[inline]
     pub(super) fn refusal(self, name: Option<Name>) -> Refusal {
         Refusal::breaker(self.reason)
             .with_name(name)
@@ -337,6 +338,12 @@ impl Circuit {
         };
         let generation = word.generation();
         Some(Ok(Ticket { generation, role }))
+    }
+
+    /// Whether `word` is open, so that its moment is when a probe may go. A busy word says no.
+    #[inline]
+    pub(super) fn is_open(word: Word) -> bool {
+        word.phase() & Phase::Open as u8 != 0
     }
 
     fn answer(
@@ -545,7 +552,7 @@ impl Circuit {
     }
 
     /// Notices that the lease is over.
-    fn expire(&mut self, rules: &Rules, now: Moment, notes: &mut Notes<Note>) {
+    pub(super) fn expire(&mut self, rules: &Rules, now: Moment, notes: &mut Notes<Note>) {
         if self.phase == Phase::Probing && now >= self.until {
             notes.push(Note::LeaseExpired {
                 generation: self.generation,

@@ -29,7 +29,10 @@ pin_project! {
 }
 
 pin_project! {
+    // Three variants and not an `Option` in two, which would take room of its own: so it is never larger than the larger of
+    // what is called and 24 bytes, and the answer and 8.
     #[project = StateProj]
+    #[project_replace = StateOwned]
     enum State<F, C, T> {
         Called {
             #[pin]
@@ -39,8 +42,9 @@ pin_project! {
             classify: C,
         },
         Refused {
-            answer: Option<T>,
+            answer: T,
         },
+        Answered,
     }
 }
 
@@ -55,7 +59,6 @@ impl<F, C, R, Req, T> ResponseFuture<F, C, R, Req, T> {
     }
 
     pub(super) fn refused(answer: T) -> Self {
-        let answer = Some(answer);
         Self::of(State::Refused { answer })
     }
 
@@ -78,63 +81,56 @@ where
     #[allow(clippy::inline_always)] // It is polled in one place of a program; the call would cost a third of the whole.
     #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project().state.project() {
+        let mut state = self.project().state;
+        match state.as_mut().project() {
             StateProj::Called {
                 future,
                 admission,
                 classify,
             } => {
-                let result = ready!(failing_if_unwound(admission, || future.poll(cx)));
-                if admission.is_guarded() {
-                    let outcome =
-                        cancelled_if_unwound(admission, || classify.classify(result.as_ref()));
-                    admission.record(outcome);
+                let result = ready!(unless_unwound(admission, Admission::fail, || future.poll(cx)));
+                if !admission.is_guarded() {
+                    return Poll::Ready(result.map_err(R::convert));
                 }
-                Poll::Ready(result.map_err(R::convert))
+                let outcome = unless_unwound(admission, Admission::cancel, || {
+                    classify.classify(result.as_ref())
+                });
+                // Converted before the verdict is given, so that what an error costs is done with in one place.
+                let result = unless_unwound(
+                    admission,
+                    |admission| admission.record_unwinding(outcome),
+                    || result.map_err(R::convert),
+                );
+                admission.record(outcome);
+                Poll::Ready(result)
             }
-            StateProj::Refused { answer } => Poll::Ready(take_refused(answer)),
+            StateProj::Refused { .. } | StateProj::Answered => {
+                match state.project_replace(State::Answered) {
+                    StateOwned::Refused { answer } => Poll::Ready(answer),
+                    #[allow(clippy::panic)] // Documented, as everywhere in the futures of tower.
+                    _ => panic!("`ResponseFuture` polled after it was ready"),
+                }
+            }
         }
     }
 }
 
-#[cold]
-fn take_refused<T>(answer: &mut Option<T>) -> T {
-    match answer.take() {
-        Some(answer) => answer,
-        #[allow(clippy::panic)] // Documented, as everywhere in the futures of tower.
-        None => panic!("`ResponseFuture` polled after it was ready"),
-    }
-}
-
-/// Runs code of the inner service. Should it unwind, the call has failed, whoever catches the panic later.
+/// Runs code that is not ours. Should it unwind, `verdict` is given now, whoever catches the panic and whenever the future is dropped.
 #[inline]
-pub(super) fn failing_if_unwound<T>(admission: &mut Admission, f: impl FnOnce() -> T) -> T {
-    struct Unwound<'a>(&'a mut Admission);
+pub(super) fn unless_unwound<T>(
+    admission: &mut Admission,
+    verdict: impl Fn(&mut Admission),
+    f: impl FnOnce() -> T,
+) -> T {
+    struct Unwound<'a, V: Fn(&mut Admission)>(&'a mut Admission, V);
 
-    impl Drop for Unwound<'_> {
+    impl<V: Fn(&mut Admission)> Drop for Unwound<'_, V> {
         fn drop(&mut self) {
-            self.0.fail();
+            self.1(self.0);
         }
     }
 
-    let unwound = Unwound(admission);
-    let value = f();
-    mem::forget(unwound);
-    value
-}
-
-/// Runs a classifier. Should it unwind, the call is a cancelled one now, and not when the future is dropped.
-#[inline]
-fn cancelled_if_unwound<T>(admission: &mut Admission, f: impl FnOnce() -> T) -> T {
-    struct Unwound<'a>(&'a mut Admission);
-
-    impl Drop for Unwound<'_> {
-        fn drop(&mut self) {
-            self.0.cancel();
-        }
-    }
-
-    let unwound = Unwound(admission);
+    let unwound = Unwound(admission, verdict);
     let value = f();
     mem::forget(unwound);
     value
@@ -147,8 +143,68 @@ impl<F: fmt::Debug, C, R, Req, T> fmt::Debug for ResponseFuture<F, C, R, Req, T>
             State::Called {
                 future, admission, ..
             } => debug.field("future", future).field("permit", admission),
-            State::Refused { .. } => debug.field("refused", &true),
+            State::Refused { .. } | State::Answered => debug.field("refused", &true),
         };
         debug.finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::future::{Ready, ready};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use tokio_test::{assert_ready_ok, task};
+    use tower_layer::Layer;
+    use tower_service::Service;
+
+    use super::*;
+    use crate::{CircuitBreakerLayer, Refusal};
+
+    struct Down;
+
+    impl Service<()> for Down {
+        type Response = ();
+        type Error = u8;
+        type Future = Ready<Result<(), u8>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), u8>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, (): ()) -> Self::Future {
+            ready(Err(7))
+        }
+    }
+
+    #[derive(Clone)]
+    struct Panics;
+
+    impl Refuse<(), (), u8> for Panics {
+        type Error = Infallible;
+
+        fn refuse(&self, (): (), _: Refusal) -> Result<(), Infallible> {
+            Ok(())
+        }
+
+        fn convert(_: u8) -> Infallible {
+            panic!("convert")
+        }
+    }
+
+    #[test]
+    fn an_error_counts_though_its_conversion_panics() {
+        let layer = CircuitBreakerLayer::new().refuse(Panics);
+        let handle = layer.handle();
+        let mut service = layer.layer(Down);
+        // The first call is of a shared count, and the others are not.
+        for failures in 1..=3 {
+            assert_ready_ok!(task::spawn(()).enter(|cx, _| service.poll_ready(cx)));
+            let mut call = task::spawn(service.call(()));
+            assert!(catch_unwind(AssertUnwindSafe(|| call.poll())).is_err());
+            assert_eq!(handle.snapshot().streak, failures);
+        }
+        assert_eq!(handle.state(), crate::State::Open);
     }
 }

@@ -15,8 +15,8 @@ use tokio::time::{Sleep, sleep};
 use super::WhenOpen;
 use super::circuit::{Circuit, Denied, Rules, Ticket};
 use super::permit::Admission;
-use crate::cell::{Anchor, Cell, Retired, Shared, Waiter};
-use crate::clock::Moment;
+use crate::cell::{Anchor, Cell, Count, Retired, Shared, Waiter};
+use crate::clock::{Moment, nanos};
 use crate::event::Event;
 use crate::health_router::HealthRouter;
 use crate::outcome::Failure;
@@ -26,8 +26,14 @@ use crate::sync::Arc;
 
 type CircuitAnchor = Arc<Anchor<Circuit>>;
 
-/// An answer that was given when polled is looked at again, in `call`, if less than this was left of the wait.
-const NEAR: Duration = Duration::from_secs(1);
+/// An answer that was given when polled is looked at again, in `call`, if less than so many nanoseconds were left of the wait.
+const NEAR: u64 = 1_000_000_000;
+
+impl Denied {
+    fn is_near(self) -> bool {
+        self.wait.is_some_and(|wait| nanos(wait) < NEAR)
+    }
+}
 
 /// What a service asks before a call.
 pub(super) trait Gate<Req> {
@@ -45,6 +51,9 @@ pub(super) trait Gate<Req> {
 
     /// Admits a call that is let through with all others, so that nothing of the request has to be known.
     fn admit_at_once(&mut self) -> Option<Admission>;
+
+    /// Refuses a call to which [`poll_ask`](Self::poll_ask) said no, as far as that answer still holds and nobody else has to be told.
+    fn refuse_at_once(&mut self) -> Option<Refusal>;
 
     /// Asks the gate.
     fn admit(&mut self, req: &mut Req) -> Result<Admission, Refusal>;
@@ -65,6 +74,11 @@ struct Now<'a> {
 impl<'a> Now<'a> {
     fn of(cell: &'a Cell<Circuit>) -> Self {
         Self { cell, read: None }
+    }
+
+    fn at(cell: &'a Cell<Circuit>, now: Moment) -> Self {
+        let read = Some(now);
+        Self { cell, read }
     }
 
     fn get(&mut self) -> Moment {
@@ -144,22 +158,15 @@ pub(super) fn deny(cell: &Cell<Circuit>, denied: Denied) -> Result<Admission, Re
 pub struct One {
     anchor: CircuitAnchor,
     waiting: Option<Box<Waiting>>,
-    /// When the oracle answered, if it said no.
-    asked: Moment,
+    /// What the next call has to know of an answer of no.
+    noted: u64,
+    /// The print of the moment that it came from.
+    print: u32,
     ready: Readiness,
     /// Whose count `anchor` is.
     count: Count,
-}
-
-/// Whose count a service's anchor is. Its own costs an allocation, so it is made when the service is called for the second time: a clone for a single
-/// request pays nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Count {
-    /// The layer's, or that of the service it is a clone of; it was not called yet.
-    Shared,
-    /// The same; it was called once.
-    SharedOnce,
-    Own,
+    /// Whether it refuses at once: nobody has to be told, and neither does it only observe nor wait until the circuit closes.
+    at_once: bool,
 }
 
 /// What a service keeps while it waits.
@@ -170,29 +177,37 @@ struct Waiting {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        if let Some(waiter) = &self.waiter {
-            waiter.forget();
-        }
-    }
+/// The lower half of a moment, to tell whether it was moved: there is no room for more in a service. Two moments that have it in common are at least four
+/// seconds apart.
+#[inline]
+#[allow(clippy::cast_possible_truncation)]
+fn print(moment: Moment) -> u32 {
+    moment.as_nanos() as u32
 }
 
 /// For whose call the last `poll_ready` was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Readiness {
     Unknown,
+    /// For nobody's: the next one is refused. `noted` is when the oracle said no.
     Refused,
+    /// The same, and `noted` is how many nanoseconds were left of the cooldown.
+    RefusedAtOnce,
     /// With whose count the call will be made.
     Ready(Count),
 }
 
 impl One {
     pub(super) fn new(anchor: CircuitAnchor) -> Self {
+        let rules = anchor.cell().rules();
         Self {
+            at_once: rules.when_open == WhenOpen::Refuse
+                && !rules.observe_only
+                && !anchor.cell().observed(),
             anchor,
             waiting: None,
-            asked: Moment::START,
+            noted: 0,
+            print: 0,
             ready: Readiness::Unknown,
             count: Count::Shared,
         }
@@ -211,15 +226,7 @@ impl One {
 
     /// The anchor for one more permit.
     fn hold(&mut self) -> CircuitAnchor {
-        match self.count {
-            Count::Shared => self.count = Count::SharedOnce,
-            Count::SharedOnce => {
-                self.anchor = Arc::new(self.anchor.again());
-                self.count = Count::Own;
-            }
-            Count::Own => {}
-        }
-        Arc::clone(&self.anchor)
+        self.count.hold(&mut self.anchor)
     }
 
     /// Why a call is refused whose inner service is not ready.
@@ -228,28 +235,60 @@ impl One {
         if cell.rules().observe_only {
             return Denied::NOT_READY;
         }
-        let mut now = Now::of(cell);
-        if ready == Readiness::Refused {
+        let mut answer = None;
+        if ready == Readiness::Refused && !self.is_moved() {
             // The answer that was given then holds for this call; unless it was about to run out, the clock is not read again.
-            now.read = Some(self.asked);
+            let mut asked = Now::at(cell, Moment::from_nanos(self.noted));
+            answer = Some(ask(cell, &mut asked));
         }
-        let mut answer = ask(cell, &mut now);
-        if matches!(answer, Err(denied) if denied.wait.is_some_and(|wait| wait < NEAR)) {
-            answer = ask(cell, &mut Now::of(cell));
+        let answer = match answer {
+            Some(answer) if !answer.is_err_and(Denied::is_near) => answer,
+            _ => ask(cell, &mut Now::of(cell)),
+        };
+        let Err(denied) = answer else {
+            return Denied::NOT_READY;
+        };
+        if denied.reason == Reason::CircuitOpen && !Circuit::is_open(cell.word()) {
+            // The probe's lease is over. Whoever is refused for it says so: observers hear of it, and the next one needs no lock to be refused.
+            let now = cell.now();
+            cell.step(|circuit, rules, notes| circuit.expire(rules, now, notes));
         }
-        answer.err().unwrap_or(Denied::NOT_READY)
+        denied
     }
 
+    /// Whether the moment of an answer of no has been moved since.
+    #[inline]
+    fn is_moved(&self) -> bool {
+        print(self.anchor.cell().any_until()) != self.print
+    }
+
+    // What `poll_ask` does not answer itself. Two functions, so that it has nothing to prepare for either.
+
+    #[cold]
+    #[inline(never)]
     fn poll_ask_closely(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        self.poll_ask_at(cx, None)
+    }
+
+    /// [`poll_ask_closely`](Self::poll_ask_closely) for a caller who has read the time.
+    #[cold]
+    #[inline(never)]
+    fn poll_ask_again(&mut self, cx: &mut Context<'_>, now: Moment) -> Poll<bool> {
+        self.poll_ask_at(cx, Some(now))
+    }
+
+    fn poll_ask_at(&mut self, cx: &mut Context<'_>, read: Option<Moment>) -> Poll<bool> {
         self.ready = Readiness::Unknown;
         let cell = self.anchor.cell();
         let rules = cell.rules();
-        let mut now = Now::of(cell);
+        // Before the question: should it move now, the answer will not be held.
+        self.print = print(cell.any_until());
+        let mut now = Now { cell, read };
         match ask(cell, &mut now) {
             Ok(()) => Poll::Ready(true),
             Err(_) if rules.observe_only => Poll::Ready(true),
             Err(_) if rules.when_open == WhenOpen::Refuse => {
-                self.asked = now.get();
+                self.noted = now.get().as_nanos();
                 self.ready = Readiness::Refused;
                 Poll::Ready(false)
             }
@@ -312,10 +351,24 @@ impl Renew for One {
 impl<Req> Gate<Req> for One {
     #[inline]
     fn poll_ask(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
-        if self.anchor.cell().word().lets_all_through() {
+        let cell = self.anchor.cell();
+        let word = cell.word_before_until();
+        if word.lets_all_through() {
             return Poll::Ready(true);
         }
-        self.poll_ask_closely(cx)
+        if !self.at_once || !Circuit::is_open(word) {
+            return self.poll_ask_closely(cx);
+        }
+        let now = cell.now();
+        match cell.until(word) {
+            Some(until) if now < until => {
+                self.noted = until.nanos_left(now);
+                self.print = print(until);
+                self.ready = Readiness::RefusedAtOnce;
+                Poll::Ready(false)
+            }
+            _ => self.poll_ask_again(cx, now),
+        }
     }
 
     fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -343,14 +396,34 @@ impl<Req> Gate<Req> for One {
 
     #[inline]
     fn admit_at_once(&mut self) -> Option<Admission> {
-        let word = self.anchor.cell().word();
-        if self.ready == Readiness::Ready(Count::Own) && word.lets_all_through() {
-            self.ready = Readiness::Unknown;
-            return Some(Admission::plain(Arc::clone(&self.anchor), word));
+        if self.ready != Readiness::Ready(Count::Own) {
+            return None;
         }
-        None
+        let word = self.anchor.cell().word();
+        if !word.lets_all_through() {
+            return None;
+        }
+        self.ready = Readiness::Unknown;
+        Some(Admission::plain(Arc::clone(&self.anchor), word))
     }
 
+    #[allow(clippy::inline_always)] // Made where it is handed over, a refusal is not moved.
+    #[inline(always)]
+    fn refuse_at_once(&mut self) -> Option<Refusal> {
+        if self.ready != Readiness::RefusedAtOnce {
+            return None;
+        }
+        let (cell, left) = (self.anchor.cell(), self.noted);
+        let word = cell.word();
+        if !Circuit::is_open(word) || self.is_moved() || left < NEAR {
+            return None;
+        }
+        self.ready = Readiness::Unknown;
+        let name = cell.name().cloned();
+        Some(Refusal::open(name, left, word.last()))
+    }
+
+    #[cold]
     fn admit(&mut self, _: &mut Req) -> Result<Admission, Refusal> {
         let ready = std::mem::replace(&mut self.ready, Readiness::Unknown);
         let denied = if matches!(ready, Readiness::Ready(_)) {
@@ -450,6 +523,11 @@ where
 
     #[inline]
     fn admit_at_once(&mut self) -> Option<Admission> {
+        None
+    }
+
+    #[inline]
+    fn refuse_at_once(&mut self) -> Option<Refusal> {
         None
     }
 
@@ -563,12 +641,31 @@ impl<K: Hash + Eq + Clone> Circuits<K> {
     }
 
     /// Asks the gate of `key`'s circuit. A call that finds every circuit live runs without a permit.
+    #[inline]
     fn acquire<Q>(&self, key: &Q, own: impl Fn() -> K) -> Result<Admission, Kept>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let mut found = self.store.get(key);
+        let found = self.store.get(key);
+        if let Some(anchor) = found {
+            let word = anchor.cell().word();
+            if word.lets_all_through() {
+                return Ok(Admission::plain(anchor, word));
+            }
+            return self.acquire_closely(Some(anchor), own);
+        }
+        self.acquire_closely(None, own)
+    }
+
+    /// [`acquire`](Self::acquire) for a key whose circuit has yet to be made, or does not let all calls through. Out of line, so that a call that is let
+    /// through does not carry what the others need.
+    #[inline(never)]
+    fn acquire_closely(
+        &self,
+        mut found: Option<CircuitAnchor>,
+        own: impl Fn() -> K,
+    ) -> Result<Admission, Kept> {
         loop {
             let Some(anchor) = found.or_else(|| self.get_or_insert(own())) else {
                 return Ok(Admission::none());
@@ -583,6 +680,7 @@ impl<K: Hash + Eq + Clone> Circuits<K> {
     }
 
     /// [`acquire`](Self::acquire), and what becomes of a call that is denied.
+    #[inline]
     pub(super) fn admit<Q>(&self, key: &Q, own: impl Fn() -> K) -> Result<Admission, Refusal>
     where
         K: Borrow<Q>,
@@ -717,7 +815,13 @@ where
             Ok(admission) => return Ok(admission),
             Err(kept) => kept,
         };
-        for name in circuits.router.substitutes(key) {
+        // A layer that only observes sends no call elsewhere, either.
+        let substitutes = if circuits.rules().observe_only {
+            &[]
+        } else {
+            circuits.router.substitutes(key)
+        };
+        for name in substitutes {
             match circuits.acquire(name, || name.to_owned()) {
                 Ok(admission) => {
                     (self.rewrite)(req, name);
@@ -739,5 +843,128 @@ fn shortest(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> 
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),
         (one, other) => one.or(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::future::{Ready, ready};
+
+    use tokio::time::advance;
+    use tokio_test::{assert_ready, assert_ready_ok, task};
+    use tower_layer::Layer;
+    use tower_service::Service;
+
+    use super::*;
+    use crate::clock::reads;
+    use crate::{CircuitBreakerHandle, CircuitBreakerLayer, Permit};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[derive(Debug)]
+    struct Tool;
+
+    impl Service<()> for Tool {
+        type Response = Option<Refusal>;
+        type Error = Infallible;
+        type Future = Ready<Result<Option<Refusal>, Infallible>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, (): ()) -> Self::Future {
+            ready(Ok(None))
+        }
+    }
+
+    /// Polls a service of an open circuit ready, lets `between` happen, and calls it: the refusal, and how often the call read the clock.
+    fn refused(
+        cooldown: Duration,
+        between: impl FnOnce(&CircuitBreakerHandle, Permit),
+    ) -> (Refusal, u64) {
+        let layer = CircuitBreakerLayer::new();
+        refused_by(layer.recovery_duration(cooldown), between)
+    }
+
+    fn refused_by(
+        layer: CircuitBreakerLayer,
+        between: impl FnOnce(&CircuitBreakerHandle, Permit),
+    ) -> (Refusal, u64) {
+        let layer = layer.refuse_with(|(), refusal| Ok(Some(refusal)));
+        let handle = layer.handle();
+        let late = handle.try_acquire().unwrap();
+        for _ in 0..3 {
+            handle.try_acquire().unwrap().failure();
+        }
+        let mut service = layer.layer(Tool);
+        assert_ready_ok!(task::spawn(()).enter(|cx, _| service.poll_ready(cx)));
+        between(&handle, late);
+        let mut answer = None;
+        let count = reads::during(|| {
+            let Ok(refusal) = assert_ready!(task::spawn(service.call(())).poll());
+            answer = refusal;
+        });
+        (answer.expect("refused"), count)
+    }
+
+    fn told(refusal: &Refusal) -> (Reason, Option<Duration>) {
+        (refusal.reason(), refusal.retry_after())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_answer_of_poll_ready_is_told_without_another_look_at_the_clock() {
+        let (refusal, count) = refused(30 * SECOND, |_, late| drop(late));
+        assert_eq!(told(&refusal), (Reason::CircuitOpen, Some(30 * SECOND)));
+        assert_eq!(refusal.last_failure(), Some(Failure::transient().kind()));
+        assert_eq!(count, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cooldown_that_was_moved_since_is_told_as_it_is_now() {
+        let layer = CircuitBreakerLayer::new();
+        let observed = layer.clone().observe(|_: &Event<'_>| ());
+        for layer in [layer, observed] {
+            let (refusal, count) = refused_by(layer, |_, late| {
+                late.record(Failure::rate_limited().with_retry_after(60 * SECOND));
+            });
+            assert_eq!(told(&refusal), (Reason::CircuitOpen, Some(60 * SECOND)));
+            assert_eq!(refusal.last_failure(), Some(Failure::rate_limited().kind()));
+            assert_eq!(count, 1);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_circuit_that_is_open_no_longer_is_asked_anew() {
+        // The moment of a cooldown without end is that of a circuit which is closed or pinned.
+        for cooldown in [30 * SECOND, Duration::MAX] {
+            let (refusal, _) = refused(cooldown, |handle, _| handle.force_open());
+            assert_eq!(told(&refusal), (Reason::ForcedOpen, None));
+            let (refusal, _) = refused(cooldown, |handle, _| handle.reset());
+            assert_eq!(told(&refusal), (Reason::NotReady, Some(Duration::ZERO)));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_was_about_to_run_out_is_not_held() {
+        let milli = Duration::from_millis(1);
+        for (left, reason) in [
+            (SECOND, Reason::CircuitOpen),
+            (SECOND.saturating_sub(milli), Reason::NotReady),
+        ] {
+            let layer = CircuitBreakerLayer::new()
+                .recovery_duration(left)
+                .refuse_with(|(), refusal| Ok(Some(refusal)));
+            let handle = layer.handle();
+            let mut service = layer.layer(Tool);
+            for _ in 0..3 {
+                handle.try_acquire().unwrap().failure();
+            }
+            assert_ready_ok!(task::spawn(()).enter(|cx, _| service.poll_ready(cx)));
+            advance(SECOND).await;
+            let Ok(answer) = assert_ready!(task::spawn(service.call(())).poll());
+            assert_eq!(answer.map(|refusal| refusal.reason()), Some(reason));
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::hash::Hash;
 use super::circuit::{Circuit, CircuitBreakerSnapshot};
 use super::gate::{self, Circuits};
 use super::permit::{Admission, Permit};
-use crate::cell::{Anchor, Cell};
+use crate::cell::{Anchor, Cell, Retired};
 use crate::event::State;
 use crate::machine::Machine;
 use crate::refusal::Refusal;
@@ -95,7 +95,8 @@ impl CircuitBreakerHandle {
 
     /// Pins the circuit open, until [`reset`](Self::reset).
     pub fn force_open(&self) {
-        force_open(self.cell());
+        // A circuit outside a store is never retired.
+        let _ = force_open(self.cell());
     }
 }
 
@@ -117,9 +118,9 @@ fn reset(cell: &Cell<Circuit>) {
     cell.step(|circuit, rules, notes| circuit.reset(rules, now, notes));
 }
 
-fn force_open(cell: &Cell<Circuit>) {
+fn force_open(cell: &Cell<Circuit>) -> Result<(), Retired> {
     let now = cell.now();
-    cell.step(|circuit, rules, notes| circuit.force_open(rules, now, notes));
+    cell.step_unless_retired(|circuit, rules, notes| circuit.force_open(rules, now, notes))
 }
 
 /// A handle on the circuits of a layer with one per key. Everything is asked with a key; questions make no circuit.
@@ -145,8 +146,8 @@ impl<K: Hash + Eq + Clone> KeyedCircuitBreakerHandle<K> {
     {
         self.circuits
             .store()
-            .peek(key)
-            .is_none_or(|anchor| gate::would_allow(anchor.cell()))
+            .look(key, gate::would_allow)
+            .unwrap_or(true)
     }
 
     /// The gate: grants a permit for one call with this key. When a cooldown is over it is the probe's.
@@ -181,8 +182,8 @@ impl<K: Hash + Eq + Clone> KeyedCircuitBreakerHandle<K> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        if let Some(anchor) = self.circuits.store().peek(key) {
-            return snapshot(anchor.cell());
+        if let Some(seen) = self.circuits.store().look(key, snapshot) {
+            return seen;
         }
         let rules = self.circuits.rules();
         let circuit = Circuit::new(rules, 0);
@@ -195,7 +196,8 @@ impl<K: Hash + Eq + Clone> KeyedCircuitBreakerHandle<K> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        if let Some(anchor) = self.circuits.store().peek(key) {
+        // A look-up like a call's, so that the store learns that the circuit may have become clean.
+        if let Some(anchor) = self.circuits.store().get(key) {
             reset(anchor.cell());
         }
     }
@@ -207,15 +209,17 @@ impl<K: Hash + Eq + Clone> KeyedCircuitBreakerHandle<K> {
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        let store = self.circuits.store();
-        let Some(anchor) = store
-            .get(key)
-            .or_else(|| self.circuits.get_or_insert(key.to_owned()))
-        else {
-            return false;
-        };
-        force_open(anchor.cell());
-        true
+        let mut found = self.circuits.store().get(key);
+        loop {
+            let Some(anchor) = found.or_else(|| self.circuits.get_or_insert(key.to_owned())) else {
+                return false;
+            };
+            match force_open(anchor.cell()) {
+                Ok(()) => return true,
+                // It was evicted after it was found. Asking to insert waits for whoever did it.
+                Err(Retired) => found = None,
+            }
+        }
     }
 
     /// Takes the key's circuit out of the store, whatever its state; the next call with the key finds a new one. Results of calls in flight are
@@ -258,5 +262,31 @@ impl<K> fmt::Debug for KeyedCircuitBreakerHandle<K> {
         f.debug_struct("KeyedCircuitBreakerHandle")
             .field("circuits", &self.circuits)
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::CircuitBreakerLayer;
+
+    #[test]
+    fn a_circuit_that_was_reset_or_forced_by_hand_is_no_secret_to_the_store() {
+        let layer = CircuitBreakerLayer::new()
+            .failure_threshold(1)
+            .per_key(|key: &String| key.as_str(), 1);
+        let handle = layer.handle();
+        handle.try_acquire("a").unwrap().failure();
+        handle.try_acquire("b").unwrap().success();
+        assert_eq!(handle.keys(), ["a"], "it is live");
+        handle.reset("a");
+        handle.try_acquire("b").unwrap().success();
+        assert_eq!(handle.keys(), ["b"]);
+
+        assert!(handle.force_open("c"));
+        assert_eq!(handle.keys(), ["c"]);
+        assert!(!handle.force_open("d"), "a pinned circuit is live");
+        handle.reset("c");
+        assert!(handle.force_open("d"));
+        assert_eq!(handle.keys(), ["d"]);
     }
 }

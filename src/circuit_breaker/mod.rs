@@ -89,7 +89,7 @@
 //!
 //! A call is refused with [`Reason::NotReady`](crate::Reason::NotReady), and takes no probe, when its inner service was not polled ready: nobody asked, or the circuit
 //! was open when they did and became due since. The answer that `poll_ready` gave holds for one call. It reads the clock, and `call` does so again only if
-//! less than a second of the wait was left.
+//! less than a second of the wait was left, or the circuit has moved since.
 //!
 //! With a circuit per key, the key is not known when readiness is asked for: it passes through, and the gate is asked in `call`.
 //!
@@ -108,6 +108,11 @@ pub mod future;
 mod gate;
 mod handle;
 mod layer;
+/// The interleaving models; see `tests/loom`.
+#[cfg(tower_breaker_loom)]
+#[doc(hidden)]
+#[path = "../../tests/loom/models.rs"]
+pub mod models;
 mod permit;
 mod service;
 mod window;
@@ -130,4 +135,16 @@ pub enum WhenOpen {
     /// It is pending until a probe may go, so that `tower::balance` and its like choose another endpoint. It needs a tokio runtime with
     /// time.
     NotReady,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::circuit::Circuit;
+    use crate::cell::Cell;
+
+    #[test]
+    fn a_circuit_takes_no_more_than_its_192_bytes() {
+        let size = size_of::<Cell<Circuit>>();
+        assert!(size <= 192, "{size}");
+    }
 }

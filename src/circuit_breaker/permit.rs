@@ -1,7 +1,6 @@
 //! What an admitted call carries until its verdict.
 
 use std::fmt;
-use std::time::Duration;
 
 use super::circuit::{Circuit, Role, Ticket};
 use crate::cell::{Anchor, Cell};
@@ -70,113 +69,126 @@ impl Admission {
     }
 
     /// Gives the verdict, once.
-    #[inline]
+    #[allow(clippy::inline_always)] // A future's `poll` is the one place that matters, and there it is most of the code.
+    #[inline(always)]
     pub(super) fn record(&mut self, outcome: Outcome) -> Recorded {
-        let settled = match outcome {
-            // What nearly every call comes to: a look at the word, and no more.
-            Outcome::Success if self.is_clean() => true,
-            Outcome::Success => self.count_success(),
-            Outcome::Failure(failure) if failure.is_plain() => self.count_failure(failure.kind()),
-            _ => false,
-        };
-        if settled {
-            self.anchor = None;
-            return Recorded::Applied;
-        }
-        self.record_closely(outcome)
-    }
-
-    /// Whether a success would change nothing.
-    #[inline]
-    fn is_clean(&self) -> bool {
-        match &self.anchor {
-            Some(anchor) => anchor.cell().word().is_clean_in(self.ticket.generation),
-            None => false,
-        }
-    }
-
-    // The next two count what needs neither the clock nor the lock. Out of line, and without anything to drop, a handful of registers is all
-    // they need.
-
-    #[inline(never)]
-    fn count_success(&self) -> bool {
-        let Some(anchor) = &self.anchor else {
-            return false;
-        };
-        let rules = anchor.cell().rules();
-        anchor.cell().update(|word| match word.is_timed() {
-            true => None,
-            false => Circuit::shortcut(word, self.ticket, Outcome::Success, rules),
-        })
-    }
-
-    #[inline(never)]
-    fn count_failure(&self, kind: FailureKind) -> bool {
-        let Some(anchor) = &self.anchor else {
-            return false;
-        };
-        let rules = anchor.cell().rules();
-        let outcome = Failure::of(kind).into();
-        anchor
-            .cell()
-            .update(|word| Circuit::shortcut(word, self.ticket, outcome, rules))
-    }
-
-    #[cold]
-    fn record_closely(&mut self, outcome: Outcome) -> Recorded {
         let Some(anchor) = self.anchor.take() else {
             return Recorded::Stale;
         };
-        let cell = anchor.cell();
-        self.settle(cell, cell.rules().judge(outcome, || self.ran(cell)))
+        let (cell, ticket) = (anchor.cell(), self.ticket);
+        let counted = match outcome {
+            // What nearly every call comes to: a look at the word, and no more.
+            Outcome::Success => {
+                cell.word().is_clean_in(ticket.generation) || count_success(cell, ticket)
+            }
+            Outcome::Failure(failure) if failure.is_plain() => {
+                count_failure(cell, ticket, failure.kind())
+            }
+            Outcome::Failure(_) | Outcome::Neutral => false,
+        };
+        if counted {
+            return Recorded::Applied;
+        }
+        record_closely(anchor, self.started, ticket, outcome)
     }
 
     /// The verdict of a call that panicked.
-    #[cold]
+    #[inline]
     pub(super) fn fail(&mut self) {
-        self.record(Failure::transient().into());
+        self.record_unwinding(Failure::transient().into());
+    }
+
+    /// [`record`](Self::record) where that is rare.
+    #[inline]
+    pub(super) fn record_unwinding(&mut self, outcome: Outcome) {
+        if let Some(anchor) = self.anchor.take() {
+            record_closely(anchor, self.started, self.ticket, outcome);
+        }
     }
 
     /// The verdict of a call that was dropped, by the rule for such calls.
-    #[cold]
+    #[inline]
     pub(super) fn cancel(&mut self) {
         if let Some(anchor) = self.anchor.take() {
-            let cell = anchor.cell();
-            if let Some(outcome) = cell.rules().on_cancel.judge(|| self.ran(cell)) {
-                self.settle(cell, outcome);
-            }
+            cancel(anchor, self.started, self.ticket);
         }
     }
+}
 
-    /// Records an outcome that is judged already.
-    fn settle(&self, cell: &Cell<Circuit>, outcome: Outcome) -> Recorded {
-        if cell.update(|word| Circuit::shortcut(word, self.ticket, outcome, cell.rules())) {
-            return Recorded::Applied;
-        }
-        let now = cell.now();
-        let recorded = cell
-            .step(|circuit, rules, notes| circuit.record(rules, now, self.ticket, outcome, notes));
-        if recorded == Recorded::Stale && cell.observed() {
-            cell.tell(&Event::LateVerdict {
-                name: cell.name().map(Name::as_str),
-                generation: self.ticket.generation,
-                outcome,
-            });
-        }
-        recorded
-    }
+// What follows is out of line, and takes the parts of an admission instead of the admission, so that a future that is polled where it was made stays in
+// registers: what is lent to a function that is not inlined has to be in memory. What is rare takes the anchor, too, and lets go of it here and
+// not in every future.
 
-    fn ran(&self, cell: &Cell<Circuit>) -> Duration {
-        cell.now().since(self.started)
+/// Counts a success where that needs neither the clock nor the lock.
+#[inline(never)]
+fn count_success(cell: &Cell<Circuit>, ticket: Ticket) -> bool {
+    cell.update(|word| {
+        if word.is_timed() {
+            return None;
+        }
+        Circuit::shortcut(word, ticket, Outcome::Success, cell.rules())
+    })
+}
+
+/// Counts a plain failure, likewise.
+#[inline(never)]
+fn count_failure(cell: &Cell<Circuit>, ticket: Ticket, kind: FailureKind) -> bool {
+    let outcome = Failure::of(kind).into();
+    cell.update(|word| Circuit::shortcut(word, ticket, outcome, cell.rules()))
+}
+
+#[cold]
+#[inline(never)]
+#[allow(clippy::needless_pass_by_value)]
+fn record_closely(
+    anchor: Arc<Anchor<Circuit>>,
+    started: Moment,
+    ticket: Ticket,
+    outcome: Outcome,
+) -> Recorded {
+    let cell = anchor.cell();
+    let outcome = cell.rules().judge(outcome, || cell.now().since(started));
+    settle(cell, ticket, outcome)
+}
+
+#[cold]
+#[inline(never)]
+#[allow(clippy::needless_pass_by_value)]
+fn cancel(anchor: Arc<Anchor<Circuit>>, started: Moment, ticket: Ticket) {
+    let cell = anchor.cell();
+    let ran = || cell.now().since(started);
+    if let Some(outcome) = cell.rules().on_cancel.judge(ran) {
+        settle(cell, ticket, outcome);
     }
+}
+
+/// Records an outcome that is judged already.
+fn settle(cell: &Cell<Circuit>, ticket: Ticket, outcome: Outcome) -> Recorded {
+    if cell.update(|word| Circuit::shortcut(word, ticket, outcome, cell.rules())) {
+        return Recorded::Applied;
+    }
+    let now = cell.now();
+    let recorded = cell.step_unless_retired(|circuit, rules, notes| {
+        circuit.record(rules, now, ticket, outcome, notes)
+    });
+    // Forgotten while the call was in flight: its result is lost, and nobody is told of a circuit that is gone.
+    let Ok(recorded) = recorded else {
+        return Recorded::Stale;
+    };
+    if recorded == Recorded::Stale && cell.observed() {
+        cell.tell(&Event::LateVerdict {
+            name: cell.name().map(Name::as_str),
+            generation: ticket.generation,
+            outcome,
+        });
+    }
+    recorded
 }
 
 impl Drop for Admission {
     #[inline]
     fn drop(&mut self) {
-        if self.anchor.is_some() {
-            self.cancel();
-        }
+        self.cancel();
     }
 }
 

@@ -6,7 +6,7 @@ use std::task::Context;
 
 use super::chain::{Chain, Denied, Readied, Rules, Server};
 use super::permit::Admission;
-use crate::cell::{Anchor, Cell, Shared, Waiter};
+use crate::cell::{Anchor, Cell, Count, Shared, Waiter};
 use crate::event::Event;
 use crate::outcome::Failure;
 use crate::refusal::{Name, Refusal};
@@ -18,17 +18,8 @@ type ChainAnchor = Arc<Anchor<Chain>>;
 pub(super) struct Gate {
     anchor: ChainAnchor,
     waiter: Option<Waiter>,
+    /// Whose count `anchor` is.
     count: Count,
-}
-
-/// Whose count the anchor is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Count {
-    /// The layer's, or that of the service it is a clone of; it was not called yet.
-    Shared,
-    /// The same; it was called once.
-    SharedOnce,
-    Own,
 }
 
 /// The oracle. It reads no clock while the primary serves.
@@ -138,18 +129,9 @@ impl Gate {
         self.anchor.cell().wait(&mut self.waiter, cx);
     }
 
-    /// The anchor for one more permit. A service's own count, which costs an allocation, is made when it is called for the second time, so that a
-    /// clone for a single request pays nothing.
+    /// The anchor for one more permit.
     fn hold(&mut self) -> ChainAnchor {
-        match self.count {
-            Count::Shared => self.count = Count::SharedOnce,
-            Count::SharedOnce => {
-                self.anchor = Arc::new(self.anchor.again());
-                self.count = Count::Own;
-            }
-            Count::Own => {}
-        }
-        Arc::clone(&self.anchor)
+        self.count.hold(&mut self.anchor)
     }
 }
 
@@ -157,14 +139,6 @@ impl Gate {
 impl Clone for Gate {
     fn clone(&self) -> Self {
         Self::new(Arc::clone(&self.anchor))
-    }
-}
-
-impl Drop for Gate {
-    fn drop(&mut self) {
-        if let Some(waiter) = &self.waiter {
-            waiter.forget();
-        }
     }
 }
 
