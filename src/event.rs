@@ -29,6 +29,55 @@ impl fmt::Display for State {
     }
 }
 
+/// The state of a fallback. Displays in `snake_case`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FallbackState {
+    /// The primary serves.
+    Primary,
+    /// The chain serves.
+    Fallback,
+    /// One turn at a time goes to the primary, to test recovery; the chain serves the others.
+    Recovering,
+}
+
+impl fmt::Display for FallbackState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            FallbackState::Primary => "primary",
+            FallbackState::Fallback => "fallback",
+            FallbackState::Recovering => "recovering",
+        })
+    }
+}
+
+/// What happened to an entry of a fallback's chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum EntryChange {
+    /// A turn that it served failed, and its budget is not spent.
+    Struck,
+    /// A turn that it served failed, and its budget is spent.
+    Spent,
+    /// Its time on the bench is over, and it has a fresh budget.
+    Restored,
+    /// Somebody took it out of the chain by hand.
+    Disabled,
+    /// Somebody put it back.
+    Enabled,
+}
+
+impl fmt::Display for EntryChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            EntryChange::Struck => "struck",
+            EntryChange::Spent => "spent",
+            EntryChange::Restored => "restored",
+            EntryChange::Disabled => "disabled",
+            EntryChange::Enabled => "enabled",
+        })
+    }
+}
+
 /// Why a state changed. Displays in `snake_case`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -89,8 +138,8 @@ impl fmt::Display for TransitionReason {
 
 /// Something that happened in a layer, lent to an [`Observe`].
 ///
-/// Transitions, started probes and expired leases of one circuit come in their order, one at a time. Everything else comes on the thread of
-/// the call it concerns, unordered against them.
+/// Transitions, started probes, expired leases and changes of entries of one circuit or fallback come in their order, one at a time.
+/// Everything else comes on the thread of the call it concerns, unordered against them.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
@@ -108,10 +157,58 @@ pub enum Event<'a> {
         /// The generation that begins with it.
         generation: u32,
     },
+    /// A fallback changed its state.
+    #[non_exhaustive]
+    FallbackTransition {
+        /// The primary's name.
+        name: Option<&'a str>,
+        /// The state before.
+        from: FallbackState,
+        /// The state after.
+        to: FallbackState,
+        /// Why.
+        reason: TransitionReason,
+        /// The generation that begins with it.
+        generation: u32,
+        /// The first live entry of the chain, when it begins to serve.
+        first: Option<&'a str>,
+    },
+    /// Something happened to an entry of a fallback's chain.
+    #[non_exhaustive]
+    Entry {
+        /// The primary's name.
+        name: Option<&'a str>,
+        /// The entry's name.
+        entry: &'a str,
+        /// What happened.
+        change: EntryChange,
+        /// How many strikes it has now.
+        strikes: u32,
+    },
+    /// A turn of a fallback is over. It is told once a turn, with what the caller gets.
+    #[non_exhaustive]
+    Served {
+        /// The primary's name.
+        name: Option<&'a str>,
+        /// The name of the model that served it: the primary's or an entry's.
+        by: &'a str,
+        /// What its result said.
+        outcome: Outcome,
+    },
+    /// An attempt of a fallback's turn failed, and the turn went on to the next live entry.
+    #[non_exhaustive]
+    MovedOn {
+        /// The primary's name.
+        name: Option<&'a str>,
+        /// The name of the model that failed.
+        from: &'a str,
+        /// The name of the entry that is tried next.
+        to: &'a str,
+    },
     /// A call was admitted to test recovery.
     #[non_exhaustive]
     ProbeStarted {
-        /// The circuit's name.
+        /// The circuit's name, or that of the primary.
         name: Option<&'a str>,
         /// The generation in which it was admitted.
         generation: u32,
@@ -121,15 +218,15 @@ pub enum Event<'a> {
     /// A probe gave no verdict before its lease was over; it counts as failed.
     #[non_exhaustive]
     LeaseExpired {
-        /// The circuit's name.
+        /// The circuit's name, or that of the primary.
         name: Option<&'a str>,
         /// The generation in which it was admitted.
         generation: u32,
     },
-    /// A verdict came from an older generation. A failure while open restarts the cooldown; nothing else changes.
+    /// A verdict came from an older generation. A failure while open, or of the primary while the chain serves, restarts the cooldown; nothing else changes.
     #[non_exhaustive]
     LateVerdict {
-        /// The circuit's name.
+        /// The circuit's name, or that of the model that served.
         name: Option<&'a str>,
         /// The generation in which the call was admitted.
         generation: u32,
@@ -179,11 +276,15 @@ pub enum Event<'a> {
 }
 
 impl<'a> Event<'a> {
-    /// The name of the circuit that it concerns.
+    /// The name of the circuit that it concerns, or of the primary or the model.
     #[must_use]
     pub fn name(&self) -> Option<&'a str> {
         match *self {
             Event::Transition { name, .. }
+            | Event::FallbackTransition { name, .. }
+            | Event::Entry { name, .. }
+            | Event::Served { name, .. }
+            | Event::MovedOn { name, .. }
             | Event::ProbeStarted { name, .. }
             | Event::LeaseExpired { name, .. }
             | Event::LateVerdict { name, .. }
@@ -263,6 +364,30 @@ mod tests {
                 reason: TransitionReason::Reset,
                 generation: 1,
             },
+            Event::FallbackTransition {
+                name,
+                from: FallbackState::Primary,
+                to: FallbackState::Fallback,
+                reason: TransitionReason::Reset,
+                generation: 1,
+                first: None,
+            },
+            Event::Entry {
+                name,
+                entry: "a",
+                change: EntryChange::Spent,
+                strikes: 2,
+            },
+            Event::Served {
+                name,
+                by: "a",
+                outcome: Outcome::Neutral,
+            },
+            Event::MovedOn {
+                name,
+                from: "x",
+                to: "a",
+            },
             Event::ProbeStarted {
                 name,
                 generation: 1,
@@ -303,6 +428,18 @@ mod tests {
         assert_eq!(State::Closed.to_string(), "closed");
         assert_eq!(State::Open.to_string(), "open");
         assert_eq!(State::HalfOpen.to_string(), "half_open");
+        assert_eq!(FallbackState::Primary.to_string(), "primary");
+        assert_eq!(FallbackState::Fallback.to_string(), "fallback");
+        assert_eq!(FallbackState::Recovering.to_string(), "recovering");
+        for (change, text) in [
+            (EntryChange::Struck, "struck"),
+            (EntryChange::Spent, "spent"),
+            (EntryChange::Restored, "restored"),
+            (EntryChange::Disabled, "disabled"),
+            (EntryChange::Enabled, "enabled"),
+        ] {
+            assert_eq!(change.to_string(), text);
+        }
         for (reason, text) in [
             (TransitionReason::FailureThreshold, "failure_threshold"),
             (TransitionReason::FailureRate, "failure_rate"),

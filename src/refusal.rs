@@ -34,6 +34,7 @@ pub struct Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layer {
     CircuitBreaker,
+    Fallback,
     Tripwire {
         /// How many calls repeat: 1, or more for a round of calls.
         period: u32,
@@ -45,6 +46,11 @@ impl Refusal {
     #[inline]
     pub(crate) const fn breaker(reason: Reason) -> Self {
         Self::of(Layer::CircuitBreaker, reason)
+    }
+
+    /// A fallback's refusal.
+    pub(crate) const fn fallback(reason: Reason) -> Self {
+        Self::of(Layer::Fallback, reason)
     }
 
     /// A tripwire's refusal. `period` is how many calls repeat, if that is why.
@@ -183,6 +189,19 @@ impl fmt::Display for Refusal {
                 f.write_str(match self.reason {
                     Reason::NotReady => "was called before it was ready: call it again",
                     _ => "temporarily unavailable: circuit breaker open",
+                })
+            }
+            Layer::Fallback => {
+                f.write_str("model ")?;
+                if let Some(name) = name {
+                    write!(f, "{} ", Quoted(name.as_str()))?;
+                }
+                f.write_str(match self.reason {
+                    Reason::NotReady => "was called before it was ready: call it again",
+                    Reason::ProbeInFlight => {
+                        "temporarily unavailable: its recovery is being tested, and its backups are unavailable too"
+                    }
+                    _ => "temporarily unavailable, and its backups too",
                 })
             }
             Layer::Tripwire { period } => {
@@ -474,6 +493,27 @@ mod tests {
         assert_eq!(
             Refusal::breaker(Reason::NotReady).to_string(),
             "tool was called before it was ready: call it again"
+        );
+    }
+
+    #[test]
+    fn a_fallbacks_refusal_names_the_primary_and_says_why() {
+        let text = |reason| {
+            Refusal::fallback(reason)
+                .with_name(Some(Name::Static("gpt-5")))
+                .to_string()
+        };
+        assert_eq!(
+            text(Reason::FallbackExhausted),
+            "model `gpt-5` temporarily unavailable, and its backups too"
+        );
+        assert_eq!(
+            text(Reason::ProbeInFlight),
+            "model `gpt-5` temporarily unavailable: its recovery is being tested, and its backups are unavailable too"
+        );
+        assert_eq!(
+            text(Reason::NotReady),
+            "model `gpt-5` was called before it was ready: call it again"
         );
     }
 

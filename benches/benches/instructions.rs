@@ -105,6 +105,13 @@ fn per_key<S: Service<&'static ToolCall>>(service: ByKey<S>) -> ByKey<S> {
     run_by_key(service)
 }
 
+#[library_benchmark]
+#[bench::primary(args = (warm(guarded::fallback())), config = limit(BARE + 80))]
+#[bench::rewriting(args = (warm(guarded::fallback_rewriting())), config = limit(BARE + 80))]
+fn fallback<S: Service<u64>>(service: S) -> S {
+    run(service)
+}
+
 library_benchmark_group!(
     name = breaker,
     benchmarks = [
@@ -114,7 +121,8 @@ library_benchmark_group!(
         closed,
         closed_by_turns,
         refusal,
-        per_key
+        per_key,
+        fallback
     ]
 );
 

@@ -1,8 +1,8 @@
-//! The breaker in the shapes that are measured.
+//! The breaker and the fallback in the shapes that are measured.
 
 use std::time::Duration;
 
-use tower_breaker::{CircuitBreakerLayer, Refusal};
+use tower_breaker::{CircuitBreakerLayer, FallbackLayer, Refusal};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -106,6 +106,26 @@ pub fn by_key()
             },
         )
         .layer(Tools)
+}
+
+/// A healthy primary with two backups.
+#[must_use]
+pub fn fallback() -> impl Service<u64, Response = u64> + Clone + Send + 'static {
+    FallbackLayer::new("primary")
+        .backup("a", Inner)
+        .backup("b", Inner)
+        .recovery_timeout(FOREVER)
+        .layer(Inner)
+}
+
+/// A healthy primary with two backups behind the same service. What rewriting costs is the caller's.
+#[must_use]
+pub fn fallback_rewriting() -> impl Service<u64, Response = u64> + Clone + Send + 'static {
+    FallbackLayer::rewriting("primary", |_: &mut u64, _: &str| ())
+        .model("a")
+        .model("b")
+        .recovery_timeout(FOREVER)
+        .layer(Inner)
 }
 
 /// Fails `failures` calls, and makes sure that the next one is refused: an inner service would answer

@@ -25,12 +25,12 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher;
 use std::time::Duration;
 
+use super::WhenOpen;
 use super::window::{Tally, Window};
-use super::{Cancelled, WhenOpen};
 use crate::clock::{Moment, nanos};
 use crate::event::{Event, State, TransitionReason};
 use crate::machine::{Machine, Notes, Rest, Word};
-use crate::outcome::{Failure, FailureKind, Outcome};
+use crate::outcome::{Cancelled, Failure, FailureKind, Outcome, Recorded};
 use crate::refusal::{Name, Reason, Refusal};
 
 /// How a circuit decides.
@@ -88,7 +88,7 @@ impl Default for Rules {
 impl Rules {
     /// Whether a verdict may depend on how long the call ran.
     pub(super) fn are_timed(&self) -> bool {
-        self.slow_call.is_some() || matches!(self.on_cancel, Cancelled::FailureAfter(_))
+        self.slow_call.is_some() || self.on_cancel.is_timed()
     }
 
     /// Whether the failure rate, if one is set, calls for a trip.
@@ -113,16 +113,6 @@ impl Rules {
         match (outcome, self.slow_call) {
             (Outcome::Success, Some(slow)) if ran() >= slow => Failure::transient().into(),
             _ => outcome,
-        }
-    }
-
-    /// What a dropped call says; `None` if it says nothing, not even that a probe's slot is free.
-    pub(super) fn judge_cancelled(&self, ran: impl FnOnce() -> Duration) -> Option<Outcome> {
-        match self.on_cancel {
-            Cancelled::Ignore => None,
-            Cancelled::Failure => Some(Failure::transient().into()),
-            Cancelled::FailureAfter(least) if ran() >= least => Some(Failure::transient().into()),
-            Cancelled::Release | Cancelled::FailureAfter(_) => Some(Outcome::Neutral),
         }
     }
 }
@@ -210,16 +200,6 @@ impl Denied {
             .with_retry_after(self.wait)
             .with_last_failure(self.last)
     }
-}
-
-/// What became of a verdict.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Recorded {
-    /// It was of the current generation, and counted.
-    Applied,
-    /// It came from an older generation, or from a call without a permit. A failure while the circuit is open has restarted the
-    /// cooldown; nothing else changed.
-    Stale,
 }
 
 /// What the circuit leaves for observers.
