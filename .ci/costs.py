@@ -27,6 +27,7 @@ LIMITS = {
     "per_key.success": ("bare_per_key.success", 6, 0),
     "fallback.primary": ("bare.success", 3, 0),
     "fallback.rewriting": ("bare.success", 3, 0),
+    "tripwire.success": ("bare_lines.success", 4, 0),
 }
 
 

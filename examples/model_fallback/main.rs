@@ -11,6 +11,8 @@
 //! The times are a fortieth of what a model would be given, so that it all takes some eleven seconds. It exits with an error if a turn
 //! is lost that the layer should have saved, or if the layer did not come back to the primary.
 
+#[path = "../support/loopback.rs"]
+mod loopback;
 mod server;
 
 use std::net::SocketAddr;
@@ -19,12 +21,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use http_body_util::{BodyExt, Full};
-use hyper::body::{Bytes, Incoming};
+use http_body_util::Full;
+use hyper::body::Bytes;
 use hyper::header::{CONTENT_TYPE, RETRY_AFTER};
 use hyper::{Request, Response, StatusCode};
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::TokioExecutor;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use tower::retry::Policy;
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt};
@@ -102,8 +102,8 @@ async fn main() -> Result<ExitCode, BoxError> {
     });
     let watch = Arc::clone(&story);
     let layer = FallbackLayer::new(PRIMARY)
-        .backup(BACKUPS[0], model(GUARDED, claude.address))
-        .backup(BACKUPS[1], model(GUARDED, llama.address))
+        .backup(BACKUPS[0], model(GUARDED, claude.address()))
+        .backup(BACKUPS[1], model(GUARDED, llama.address()))
         .recovery_timeout(COOLDOWN)
         .probe_timeout(LEASE)
         .probation_limit(2)
@@ -116,8 +116,8 @@ async fn main() -> Result<ExitCode, BoxError> {
     let fallback = layer.handle();
     let guarded = ServiceBuilder::new()
         .layer(layer)
-        .service(model(GUARDED, gpt.address));
-    let plain = model(PLAIN, gpt.address).map_err(BoxError::from);
+        .service(model(GUARDED, gpt.address()));
+    let plain = model(PLAIN, gpt.address()).map_err(BoxError::from);
 
     println!("  time  turn  served by  after  state       strikes  what else");
     let with = stream(guarded, started, |turn| story.show(turn, &fallback));
@@ -194,12 +194,11 @@ struct Answer {
 
 /// A model behind its retries and its timeout: `retry(timeout(client))`.
 ///
-/// The body is read in here, inside the timeout and the fallback: a head alone is not an answer.
+/// The body is read by the client, inside the timeout and the fallback: a head alone is not an answer.
 fn model(
     caller: &'static str,
     server: SocketAddr,
 ) -> impl Service<Chat, Response = Answer, Error = BoxError> + Clone {
-    let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
     ServiceBuilder::new()
         .retry(Ladder { left: 1 })
         .timeout(TIMEOUT)
@@ -214,19 +213,18 @@ fn model(
                 .body(Full::from(body))
                 .expect("an address and two headers make a request")
         })
-        .and_then(|response: Response<Incoming>| async {
+        .map_response(|response: Response<Bytes>| {
             let (head, body) = response.into_parts();
-            let body = body.collect().await?.to_bytes();
             let seconds = head.headers.get(RETRY_AFTER);
             let seconds = seconds.and_then(|value| value.to_str().ok()?.parse().ok());
-            Ok::<_, BoxError>(Answer {
+            Answer {
                 status: head.status,
                 retry_after: seconds.map(Duration::from_secs),
                 text: String::from_utf8_lossy(&body).into_owned(),
                 by: None,
-            })
+            }
         })
-        .service(client)
+        .service(loopback::client())
 }
 
 /// What a result says of the model.

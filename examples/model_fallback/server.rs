@@ -1,21 +1,17 @@
 //! A chat server on loopback that speaks like those of `OpenAI`, whose own script decides how it behaves, and whose own log tells what it saw.
 
-use std::convert::Infallible;
 use std::fmt;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpListener;
-use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
+
+use crate::loopback::Loopback;
 
 /// The header by which the log tells callers apart.
 pub const CALLER: HeaderName = HeaderName::from_static("x-caller");
@@ -56,9 +52,8 @@ pub struct Seen {
 
 /// A running server. It ends when it is dropped.
 pub struct ChatServer {
-    pub address: SocketAddr,
+    loopback: Loopback,
     desk: Arc<Desk>,
-    accepting: JoinHandle<()>,
 }
 
 /// What the connections share.
@@ -78,8 +73,6 @@ impl ChatServer {
         started: Instant,
         callers: &'static [&'static str],
     ) -> io::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-        let address = listener.local_addr()?;
         let desk = Arc::new(Desk {
             model,
             started,
@@ -87,12 +80,13 @@ impl ChatServer {
             callers,
             log: Mutex::default(),
         });
-        let accepting = tokio::spawn(accept(listener, Arc::clone(&desk)));
-        Ok(Self {
-            address,
-            desk,
-            accepting,
-        })
+        let handler = Arc::clone(&desk);
+        let loopback = Loopback::serve(move |request| Arc::clone(&handler).handle(request)).await?;
+        Ok(Self { loopback, desk })
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.loopback.address()
     }
 
     /// The requests of one caller so far.
@@ -105,32 +99,8 @@ impl ChatServer {
     }
 }
 
-impl Drop for ChatServer {
-    fn drop(&mut self) {
-        // The connections belong to the task that accepts them, and end with it.
-        self.accepting.abort();
-    }
-}
-
-async fn accept(listener: TcpListener, desk: Arc<Desk>) {
-    let mut connections = JoinSet::new();
-    while let Ok((stream, _)) = listener.accept().await {
-        let desk = Arc::clone(&desk);
-        let service = service_fn(move |request| Arc::clone(&desk).handle(request));
-        // A caller who gives up closes its connection: that is an error here, and none of ours.
-        connections.spawn(async move {
-            let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-            drop(connection.await);
-        });
-        while connections.try_join_next().is_some() {}
-    }
-}
-
 impl Desk {
-    async fn handle(
-        self: Arc<Self>,
-        request: Request<Incoming>,
-    ) -> Result<Response<Full<Bytes>>, Infallible> {
+    async fn handle(self: Arc<Self>, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let at = self.started.elapsed().as_millis();
         let begun = self
             .script
@@ -172,7 +142,7 @@ impl Desk {
         if let Act::Limit(seconds) = act {
             headers.insert(RETRY_AFTER, seconds.into());
         }
-        Ok(response)
+        response
     }
 
     fn completion(&self, asked: usize) -> String {

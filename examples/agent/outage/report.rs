@@ -1,0 +1,373 @@
+//! What is printed: the timeline while it happens, then the table, and what the breaker is held to.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tower_breaker::{CircuitBreakerHandle, Event, State, TransitionReason};
+
+use super::QUESTIONS;
+use crate::checks::Checks;
+use crate::client::Told;
+use crate::server::{Act, Script, Seen, Server, in_short};
+
+/// One call of an agent, as the agent saw it.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub turn: u32,
+    pub id: String,
+    pub started: Duration,
+    pub ended: Duration,
+    pub told: Told,
+    /// The circuit right after the call, if there is one.
+    pub circuit: Option<State>,
+}
+
+impl Call {
+    fn took(&self) -> Duration {
+        self.ended.saturating_sub(self.started)
+    }
+}
+
+// ===== the timeline =====
+
+/// Prints what happens, and keeps the circuit's transitions.
+pub struct Timeline {
+    agent: &'static str,
+    zero: Instant,
+    script: Script,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    /// How many entries of the script were announced.
+    announced: usize,
+    transitions: Vec<Transition>,
+}
+
+/// A change of the circuit's state, as an observer saw it.
+#[derive(Clone, Copy, Debug)]
+pub struct Transition {
+    pub at: Duration,
+    pub from: State,
+    pub to: State,
+    pub reason: TransitionReason,
+}
+
+impl Timeline {
+    /// Its time is the server's.
+    pub fn new(agent: &'static str, server: &Server, script: Script) -> Self {
+        Self {
+            agent,
+            zero: server.instant(Duration::ZERO),
+            script,
+            kept: Mutex::default(),
+        }
+    }
+
+    pub fn head() {
+        println!("    time  call  the server did   circuit    what the agent was told");
+        println!("    ----  ----  --------------   -------    -----------------------");
+    }
+
+    /// Prints a refusal, which ends at once; other calls wait for the end of their turn.
+    pub fn call(&self, server: &Server, call: &Call) {
+        if matches!(call.told, Told::Refusal(..)) {
+            self.row(server, call);
+        }
+    }
+
+    /// Prints the calls of one turn that were let through, in the order of their questions: which of them ended first is chance.
+    pub fn turn(&self, server: &Server, calls: &[Call]) {
+        for call in calls {
+            if !matches!(call.told, Told::Refusal(..)) {
+                self.row(server, call);
+            }
+        }
+    }
+
+    fn row(&self, server: &Server, call: &Call) {
+        self.announce(call.ended);
+        let acts = server.acts_for(self.agent, &call.id);
+        let state = call.circuit.map(|state| state.to_string());
+        println!(
+            "{}  {:<4}  {:<15}  {:<9}  {}",
+            seconds(call.ended),
+            call.id,
+            in_short(&acts),
+            state.unwrap_or_default(),
+            call.told,
+        );
+    }
+
+    /// The observer: prints what moves the circuit. Refusals are in the rows of their calls already.
+    pub fn event(&self, event: &Event<'_>) {
+        let at = self.zero.elapsed();
+        let text = match event {
+            Event::Transition {
+                from, to, reason, ..
+            } => {
+                self.kept().transitions.push(Transition {
+                    at,
+                    from: *from,
+                    to: *to,
+                    reason: *reason,
+                });
+                format!("circuit {from} -> {to}: {reason}")
+            }
+            Event::ProbeStarted { lease, .. } => {
+                format!("probe let through, its lease is {} s", lease.as_secs())
+            }
+            Event::LateVerdict { .. } => "late verdict of a call from before the trip".to_owned(),
+            _ => return,
+        };
+        self.announce(at);
+        println!("{}  >> {text}", seconds(at));
+    }
+
+    /// Prints the entries of the script that began by `at`.
+    fn announce(&self, at: Duration) {
+        let mut kept = self.kept();
+        while let Some((from, act)) = self.script.get(kept.announced) {
+            if *from > at {
+                break;
+            }
+            kept.announced += 1;
+            let text = match act {
+                Act::Answer => "answers".to_owned(),
+                Act::Hang => "hangs".to_owned(),
+                Act::Fail { .. } => format!("fails: {act}"),
+            };
+            println!("{}  == from now on the server {text}", seconds(*from));
+        }
+    }
+
+    pub fn transitions(&self) -> Vec<Transition> {
+        self.kept().transitions.clone()
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn seconds(at: Duration) -> String {
+    format!("{:6.2} s", at.as_secs_f64())
+}
+
+// ===== the table =====
+
+/// One agent's calls, and what the server saw of them.
+pub struct Account {
+    calls: Vec<Call>,
+    log: Vec<Seen>,
+    /// When the server went down, and when it was repaired.
+    down: Duration,
+    repaired: Duration,
+}
+
+impl Account {
+    pub fn new(agent: &str, calls: Vec<Call>, server: &Server, script: Script) -> Self {
+        let mut log = server.log();
+        log.retain(|seen| seen.agent == agent);
+        let down = script.iter().find(|(_, act)| *act != Act::Answer);
+        let repaired = script.iter().rfind(|(_, act)| *act == Act::Answer);
+        Self {
+            calls,
+            log,
+            down: down.map_or(Duration::MAX, |(from, _)| *from),
+            repaired: repaired.map_or(Duration::MAX, |(from, _)| *from),
+        }
+    }
+
+    fn told(&self, which: impl Fn(&Told) -> bool) -> usize {
+        self.calls.iter().filter(|call| which(&call.told)).count()
+    }
+
+    fn answered(&self) -> usize {
+        self.told(|told| matches!(told, Told::Answer(_)))
+    }
+
+    fn failed(&self) -> usize {
+        self.told(|told| matches!(told, Told::Failure(_)))
+    }
+
+    fn refused(&self) -> usize {
+        self.told(|told| matches!(told, Told::Refusal(..)))
+    }
+
+    /// Requests that reached the server while it was down, by its log.
+    fn seen_in_outage(&self) -> usize {
+        let outage = self.down..self.repaired;
+        self.log
+            .iter()
+            .filter(|seen| outage.contains(&seen.at))
+            .count()
+    }
+
+    /// How long the agent stood waiting for the tool. The calls of one turn are waited for together.
+    fn waited(&self) -> Duration {
+        let mut turns = BTreeMap::<u32, Duration>::new();
+        for call in &self.calls {
+            let turn = turns.entry(call.turn).or_default();
+            *turn = (*turn).max(call.took());
+        }
+        turns.values().sum()
+    }
+
+    fn longest_refusal(&self) -> Duration {
+        let refused = |call: &&Call| matches!(call.told, Told::Refusal(..));
+        let refused = self.calls.iter().filter(refused);
+        refused.map(Call::took).max().unwrap_or_default()
+    }
+
+    /// From the repair to the first good answer.
+    fn recovery(&self) -> Option<Duration> {
+        let mut good = self
+            .calls
+            .iter()
+            .filter(|call| matches!(call.told, Told::Answer(_)));
+        let first = good.find(|call| call.ended >= self.repaired)?;
+        Some(first.ended.saturating_sub(self.repaired))
+    }
+}
+
+/// Prints the same outage for both agents.
+pub fn compare(plain: &Account, guarded: &Account) {
+    let row = |what: &str, value: &dyn Fn(&Account) -> String| {
+        println!("{what:<44} {:>14} {:>14}", value(plain), value(guarded));
+    };
+    println!();
+    println!(
+        "{:<44} {:>14} {:>14}",
+        "the same outage with", "plain retries", "the breaker"
+    );
+    println!("{:-<44} {:->14} {:->14}", "", "", "");
+    row("tool calls that the agent made", &|of| {
+        of.calls.len().to_string()
+    });
+    row("  answered", &|of| of.answered().to_string());
+    row("  failed", &|of| of.failed().to_string());
+    row("  refused", &|of| of.refused().to_string());
+    row("inner calls: requests in the server's log", &|of| {
+        of.log.len().to_string()
+    });
+    row("  of these while it was down", &|of| {
+        of.seen_in_outage().to_string()
+    });
+    row("time the agent spent waiting for the tool", &|of| {
+        format!("{:.2} s", of.waited().as_secs_f64())
+    });
+    row(
+        "from the repair to the first good answer",
+        &|of| match of.recovery() {
+            Some(time) => format!("{:.2} s", time.as_secs_f64()),
+            None => "never".to_owned(),
+        },
+    );
+}
+
+// ===== what the breaker is held to =====
+
+/// Checks that the breaker did its work, mostly by the server's log.
+pub fn hold(
+    checks: &mut Checks,
+    plain: &Account,
+    guarded: &Account,
+    timeline: &Timeline,
+    circuit: &CircuitBreakerHandle,
+    recovery: Duration,
+) {
+    let mut check = |held: bool, what: &dyn Display| checks.check(held, what);
+    let transitions = timeline.transitions();
+    let tripped = transitions.iter().find(|change| {
+        (change.from, change.to) == (State::Closed, State::Open)
+            && change.reason == TransitionReason::FailureThreshold
+    });
+    let tripped = tripped.map_or(Duration::MAX, |change| change.at);
+    let closed = transitions
+        .iter()
+        .rfind(|change| change.to == State::Closed);
+    let closed = closed.map_or(Duration::MAX, |change| change.at);
+
+    check(
+        (guarded.down..guarded.repaired).contains(&tripped),
+        &"the circuit tripped during the outage",
+    );
+    check(
+        circuit.state() == State::Closed && circuit.snapshot().streak == 0,
+        &format_args!(
+            "it is closed again, and nothing is left of {} trips",
+            circuit.snapshot().trips
+        ),
+    );
+    let reached: BTreeSet<&str> = guarded.log.iter().map(|seen| seen.call.as_str()).collect();
+    let leaked = guarded.calls.iter().filter(|call| {
+        matches!(call.told, Told::Refusal(..)) && reached.contains(call.id.as_str())
+    });
+    check(
+        leaked.count() == 0 && guarded.refused() > 0,
+        &"no refused call reached the server",
+    );
+    check(
+        most_probes(guarded, tripped, closed) == 1,
+        &"from the trip to the recovery, one probe at a time reached the server",
+    );
+    check(
+        disturbed(&guarded.log) == Some(0),
+        &"nobody called while the server had asked to be left alone",
+    );
+    check(
+        guarded.seen_in_outage() < plain.seen_in_outage() && guarded.log.len() < plain.log.len(),
+        &"the server saw fewer requests than with plain retries",
+    );
+    check(
+        guarded.waited() < plain.waited(),
+        &format_args!(
+            "the agent waited less; the slowest refusal took {:.1} ms",
+            guarded.longest_refusal().as_secs_f64() * 1e3
+        ),
+    );
+    check(
+        guarded.recovery().is_some_and(|time| time <= recovery),
+        &format_args!(
+            "it recovered within {:.2} s of the repair",
+            recovery.as_secs_f64()
+        ),
+    );
+    check(
+        guarded.answered() == QUESTIONS.len(),
+        &"in the end, every question was answered",
+    );
+}
+
+/// The most calls of one turn that reached the server, of the turns that began between the trip and the recovery. The calls of a turn run in parallel.
+fn most_probes(guarded: &Account, tripped: Duration, closed: Duration) -> usize {
+    let mut turns = BTreeMap::<u32, usize>::new();
+    for call in &guarded.calls {
+        if call.started > tripped && call.started <= closed {
+            let came = guarded.log.iter().any(|seen| seen.call == call.id);
+            *turns.entry(call.turn).or_default() += usize::from(came);
+        }
+    }
+    turns.into_values().max().unwrap_or(0)
+}
+
+/// How many requests came while an earlier answer had asked for none; `None` if no answer did.
+fn disturbed(log: &[Seen]) -> Option<usize> {
+    let asked = log.iter().filter_map(|seen| match seen.act {
+        Act::Fail {
+            retry_after: Some(wait),
+            ..
+        } => Some((seen.at, seen.at + wait)),
+        _ => None,
+    });
+    let disturbing = asked.map(|(from, to)| {
+        let within = log.iter().filter(|seen| from < seen.at && seen.at < to);
+        within.count()
+    });
+    disturbing.reduce(|one, next| one + next)
+}
