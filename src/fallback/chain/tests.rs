@@ -352,7 +352,7 @@ fn fallback_with_no_live_entry_serves_the_primary_as_a_last_resort() {
 }
 
 #[test]
-fn fallback_backup_failure_is_that_entrys_strike_and_a_success_changes_nothing() {
+fn fallback_backup_failure_is_the_strike_of_that_entry_and_a_success_changes_nothing() {
     let mut bench = Bench::new();
     bench.trip();
     bench.told();
@@ -863,7 +863,7 @@ fn a_turn_goes_on_to_the_next_live_entry_only() {
 }
 
 #[test]
-fn the_word_tells_waiters_of_every_transition_and_of_every_change_of_an_entrys_liveness() {
+fn the_word_tells_waiters_of_every_transition_and_of_every_change_of_the_liveness_of_an_entry() {
     let mut bench = Bench::with(|rules| rules.bench = Some(Duration::from_secs(30)));
     let mut seen = bench.chain.word();
     let mut told = |bench: &Bench| {
