@@ -839,6 +839,58 @@ async fn a_panic_is_a_failure_of_whoever_served_and_the_slot_is_free_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_service_that_was_called_often_is_refused_too_when_it_was_not_polled_ready_again() {
+    let primary = Model::new("primary");
+    let layer = FallbackLayer::new("primary").classify(classify);
+    let mut service = layer.layer(primary.clone());
+    for _ in 0..5 {
+        let turn = service.ready().await.unwrap().call(String::new());
+        assert_eq!(turn.await.unwrap().by, "primary");
+        let err = service.call(String::new()).await.unwrap_err();
+        assert_eq!(refusal(&err).reason(), Reason::NotReady);
+    }
+    assert_eq!(primary.count(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_classifier_that_panics_has_cancelled_the_turn_before_its_future_is_dropped() {
+    let layer = FallbackLayer::new("primary")
+        .trip_threshold(1)
+        .on_cancel(Cancelled::Failure)
+        .classify(|_: Result<&Answer, &ModelError>| panic!("a classifier that panics"));
+    let mut service = layer.layer(Model::new("primary"));
+    let mut turn = task::spawn(service.ready().await.unwrap().call(String::new()));
+    let polled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| turn.poll().is_ready()));
+    assert!(polled.is_err());
+    assert_eq!(layer.handle().state(), FallbackState::Fallback);
+    drop(turn);
+    assert_eq!(layer.handle().snapshot().trips, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clone_that_fails_to_become_ready_has_failed_whatever_the_classifier_says() {
+    let (service, _primary) = pair();
+    let (backup, mut a) = pair();
+    let layer = FallbackLayer::new("primary")
+        .backup("a", backup)
+        .trip_threshold(1)
+        .classify(|result: Result<&Text, &BoxError>| match result {
+            Err(err) if err.to_string() == "gone" => tower_breaker::Outcome::Neutral,
+            Err(_) => tower_breaker::Failure::transient().into(),
+            Ok(_) => tower_breaker::Outcome::Success,
+        });
+    let handle = layer.handle();
+    let mut readied = layer.layer(service.clone());
+    readied.ready().await.unwrap();
+    let failing = tower::service_fn(|_: Text| async { Err::<Text, _>(BoxError::from("down")) });
+    layer.layer(failing).oneshot("trip").await.unwrap_err();
+    assert_eq!(handle.state(), FallbackState::Fallback);
+    a.send_error("gone");
+    readied.call("hello").await.unwrap_err();
+    assert_eq!(strikes(&handle.snapshot()), [1]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_panic_in_a_classifier_is_a_cancelled_turn() {
     let primary = Model::new("primary");
     let layer = FallbackLayer::new("primary")

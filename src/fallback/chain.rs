@@ -167,6 +167,7 @@ impl Since {
         Self(u64::from(generation) | u64::from(epoch) << 32)
     }
 
+    #[allow(clippy::cast_possible_truncation)] // The lower half is meant.
     #[inline]
     pub(super) fn generation(self) -> u32 {
         (self.0 & u64::from(u32::MAX)) as u32

@@ -162,6 +162,7 @@ where
 }
 
 /// Polls a turn that a backup serves, or nobody.
+#[allow(clippy::type_complexity)] // A name for it would have as many parameters.
 #[inline(never)]
 fn poll_other<B, C, V, Q, R, Req, Res, E, Err>(
     mut other: Pin<&mut Other<B::Future, B, Req, Result<Res, Err>>>,

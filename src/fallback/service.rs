@@ -126,6 +126,7 @@ where
 
 impl<S, K, C, R, V, Q> Fallback<S, K, C, R, V, Q> {
     /// Makes a turn of the primary's service that was admitted.
+    #[allow(clippy::type_complexity)] // A name for it would have as many parameters.
     #[inline]
     fn run<Req, G, B, T, P>(
         &mut self,
