@@ -101,9 +101,10 @@ impl Rules {
             Window::Time(_) => self.minimum_calls,
         };
         let (calls, failures) = tally.totals(now);
-        // Counts are far below 2⁵³, up to which an f64 is exact.
+        // Divided, and not multiplied: of counts far below 2⁵³, the quotient is rounded as the fraction itself is, so that the two are
+        // equal where they are meant to be.
         #[allow(clippy::cast_precision_loss)]
-        let reached = failures as f64 >= rate.fraction * calls as f64;
+        let reached = failures as f64 / calls as f64 >= rate.fraction;
         calls >= u64::from(minimum) && reached
     }
 
