@@ -1,4 +1,4 @@
-//! Every public name, setter and method, written as users write them: with closures as the documents show them, numbers and names of each
+//! Every public name, setter and method of the circuit breaker and of the shared vocabulary, written as users write them: with closures as the documents show them, numbers and names of each
 //! kind that is taken, and results that nobody looks at. That it compiles, without a warning, is most of what it says.
 
 #![deny(warnings)]
@@ -439,6 +439,12 @@ fn a_keyed_handle_takes_keys_as_a_map_does() {
     keys.sort();
     assert_eq!(keys, ["a", "search"]);
 
+    // Requests that are the key.
+    let handle = new().per_key(|name: &String| name.as_str(), 100).handle();
+    handle.force_open("a");
+    let handle = new().per_key(|name: &&'static str| *name, 100).handle();
+    handle.force_open("a");
+
     // The owned text itself.
     let handle = new().per_key(|call: &ToolCall| &call.name, 100).handle();
     handle.try_acquire("a").unwrap().failure();
@@ -483,6 +489,15 @@ async fn substitutes_are_written_in_any_form_of_text() {
         )
         .route("mail", &["mail-b", "mail-c"].map(String::from))
         .route("none", Vec::<String>::new());
+    // Its arguments are known from the key function's.
+    let _ = CircuitBreakerLayer::new()
+        .per_key(|call: &ToolCall| call.name.as_str(), 100)
+        .substitute(router.clone(), |call, name| call.name = name.into())
+        .layer(Tool);
+    let _ = CircuitBreakerLayer::new()
+        .per_key(ToolCall::name, 100)
+        .substitute(router.clone(), |call, name| call.name = name.into())
+        .layer(Tool);
     let layer = CircuitBreakerLayer::new()
         .per_key(|call: &ToolCall| call.name.as_str(), 100)
         .substitute(router.clone(), |call: &mut ToolCall, name: &str| {

@@ -450,6 +450,7 @@ impl<C, R, F> CircuitBreakerLayer<C, R, PerKey<String, Borrowed<F, str>>> {
         rewrite: W,
     ) -> CircuitBreakerLayer<C, R, PerKey<String, Routed<F, W>>>
     where
+        F: Fn(&Req) -> &str,
         W: Fn(&mut Req, &str),
     {
         let circuits = self.gate.circuits().with_router(router);
