@@ -74,7 +74,7 @@ async fn the_defaults_are_those_that_are_promised() {
         for call in 1..=10 {
             assert_eq!(handle.state(), State::Closed, "before call {call}");
             let permit = handle.try_acquire().unwrap();
-            if call % 2 == 0 {
+            if call % 2 == 1 {
                 permit.failure();
             } else {
                 permit.success();
