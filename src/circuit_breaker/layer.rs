@@ -336,6 +336,10 @@ impl<C, R> CircuitBreakerLayer<C, R> {
     /// What `poll_ready` does while the circuit is open.
     ///
     /// Default: [`WhenOpen::Refuse`].
+    ///
+    /// # Panics
+    ///
+    /// Not here; but with [`WhenOpen::NotReady`], `poll_ready` of an open circuit panics where there is no tokio runtime with time.
     pub fn when_open(self, when_open: WhenOpen) -> Self {
         self.set_rules(|rules| rules.when_open = when_open)
     }
