@@ -297,7 +297,8 @@ impl<'a> Event<'a> {
     }
 }
 
-/// Watches a layer. Closures of the same shape are observers; annotate their argument.
+/// Watches a layer. Closures of the same shape are observers; annotate their argument. One that is shared, behind an `Arc`, is lent to
+/// a closure: `move |event: &Event<'_>| shared.observe(event)`.
 ///
 /// Observers run after the new state is stored and outside every lock, so they may call back into the layer. They run on
 /// the thread of some call: keep them short. A panic in one is caught, and harms neither the state nor the other
