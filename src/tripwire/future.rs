@@ -11,7 +11,7 @@ use pin_project_lite::pin_project;
 
 use super::digest::Answers;
 use super::permit::Admission;
-use crate::outcome::{Classify, Failure, Outcome};
+use crate::outcome::{Classify, Outcome};
 use crate::refusal::Refuse;
 
 pin_project! {
@@ -31,7 +31,9 @@ pin_project! {
 }
 
 pin_project! {
+    // Three variants and not an `Option` in two, which would take room of its own.
     #[project = StateProj]
+    #[project_replace = StateOwned]
     enum State<F, C, A, T> {
         Called {
             #[pin]
@@ -42,12 +44,14 @@ pin_project! {
             answers: A,
         },
         Refused {
-            answer: Option<T>,
+            answer: T,
         },
+        Answered,
     }
 }
 
 impl<F, C, A, R, Req, T> ResponseFuture<F, C, A, R, Req, T> {
+    #[inline]
     pub(super) fn called(future: F, admission: Admission, classify: C, answers: A) -> Self {
         Self::of(State::Called {
             future,
@@ -58,7 +62,6 @@ impl<F, C, A, R, Req, T> ResponseFuture<F, C, A, R, Req, T> {
     }
 
     pub(super) fn refused(answer: T) -> Self {
-        let answer = Some(answer);
         Self::of(State::Refused { answer })
     }
 
@@ -80,48 +83,61 @@ where
 {
     type Output = Result<Res, Err>;
 
+    #[allow(clippy::inline_always)]
+    // It is polled in one place of a program; the call and what it moves would cost a fifth of the whole.
+    #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project().state.project() {
+        let mut state = self.project().state;
+        match state.as_mut().project() {
             StateProj::Called {
                 future,
                 admission,
                 classify,
                 answers,
             } => {
-                let result = ready!(failing_if_unwound(admission, || future.poll(cx)));
-                // Taken out first: if the classifier panics, the call is a cancelled one now, and not when the future is dropped.
-                let mut admission = mem::replace(admission, Admission::none());
+                let result = ready!(unless_unwound(admission, Admission::fail, || future.poll(cx)));
                 if admission.is_guarded() {
-                    let outcome = classify.classify(result.as_ref());
-                    // A failure is never progress, so what it answered does not matter.
-                    let answer = match (outcome, &result) {
-                        (Outcome::Success, Ok(answer)) => answers.digest_of(answer),
-                        _ => None,
-                    };
+                    // If the classifier panics, the call is a cancelled one now, and not when the future is dropped.
+                    let (outcome, answer) = unless_unwound(admission, Admission::cancel, || {
+                        let outcome = classify.classify(result.as_ref());
+                        // A failure is never progress, so what it answered does not matter.
+                        let answer = match (outcome, &result) {
+                            (Outcome::Success, Ok(answer)) => answers.digest_of(answer),
+                            _ => None,
+                        };
+                        (outcome, answer)
+                    });
                     admission.record(outcome, answer);
                 }
                 Poll::Ready(result.map_err(R::convert))
             }
-            StateProj::Refused { answer } => match answer.take() {
-                Some(answer) => Poll::Ready(answer),
-                #[allow(clippy::panic)] // Documented, as everywhere in the futures of tower.
-                None => panic!("`ResponseFuture` polled after it was ready"),
-            },
+            StateProj::Refused { .. } | StateProj::Answered => {
+                match state.project_replace(State::Answered) {
+                    StateOwned::Refused { answer } => Poll::Ready(answer),
+                    #[allow(clippy::panic)] // Documented, as everywhere in the futures of tower.
+                    _ => panic!("`ResponseFuture` polled after it was ready"),
+                }
+            }
         }
     }
 }
 
-/// Runs code of the inner service. Should it unwind, the call has failed, whoever catches the panic later.
-pub(super) fn failing_if_unwound<T>(admission: &mut Admission, f: impl FnOnce() -> T) -> T {
-    struct Unwound<'a>(&'a mut Admission);
+/// Runs code that is not ours. Should it unwind, `verdict` is given now, whoever catches the panic and whenever the future is dropped.
+#[inline]
+pub(super) fn unless_unwound<T>(
+    admission: &mut Admission,
+    verdict: impl Fn(&mut Admission),
+    f: impl FnOnce() -> T,
+) -> T {
+    struct Unwound<'a, V: Fn(&mut Admission)>(&'a mut Admission, V);
 
-    impl Drop for Unwound<'_> {
+    impl<V: Fn(&mut Admission)> Drop for Unwound<'_, V> {
         fn drop(&mut self) {
-            self.0.record(Failure::transient().into(), None);
+            self.1(self.0);
         }
     }
 
-    let unwound = Unwound(admission);
+    let unwound = Unwound(admission, verdict);
     let value = f();
     mem::forget(unwound);
     value
@@ -134,7 +150,7 @@ impl<F: fmt::Debug, C, A, R, Req, T> fmt::Debug for ResponseFuture<F, C, A, R, R
             State::Called {
                 future, admission, ..
             } => debug.field("future", future).field("permit", admission),
-            State::Refused { .. } => debug.field("refused", &true),
+            State::Refused { .. } | State::Answered => debug.field("refused", &true),
         };
         debug.finish_non_exhaustive()
     }

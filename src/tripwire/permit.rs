@@ -4,9 +4,9 @@ use std::fmt;
 
 use super::digest::Digest;
 use super::fence::{Fence, Role, Ticket};
-use crate::cell::{Anchor, Cell};
+use crate::cell::Anchor;
 use crate::event::Event;
-use crate::outcome::Outcome;
+use crate::outcome::{Failure, Outcome};
 use crate::refusal::Name;
 use crate::sync::Arc;
 
@@ -20,6 +20,7 @@ pub(super) struct Admission {
 }
 
 impl Admission {
+    #[inline]
     pub(super) fn new(anchor: Arc<Anchor<Fence>>, ticket: Ticket) -> Self {
         Self {
             anchor: Some(anchor),
@@ -39,58 +40,80 @@ impl Admission {
     }
 
     /// Whether a verdict would be recorded.
+    #[inline]
     pub(super) fn is_guarded(&self) -> bool {
         self.anchor.is_some()
     }
 
     /// Gives the verdict, once; and for a success what it answered, where answers are compared.
-    #[inline]
+    #[allow(clippy::inline_always)] // A future's `poll` is the one place that matters, and there it is most of the code.
+    #[inline(always)]
     pub(super) fn record(&mut self, outcome: Outcome, answer: Option<Digest>) {
         let Some(anchor) = self.anchor.take() else {
             return;
         };
-        let cell = anchor.cell();
-        let settled =
-            answer.is_none() && Fence::is_settled(cell.word(), self.ticket.generation, outcome);
-        if !settled {
-            self.settle(cell, outcome, answer);
+        let word = anchor.cell().word();
+        if answer.is_some() || !Fence::is_settled(word, self.ticket.generation, outcome) {
+            settle(anchor, self.ticket, outcome, answer);
+        }
+    }
+
+    /// The verdict of a call that panicked.
+    #[inline]
+    pub(super) fn fail(&mut self) {
+        if let Some(anchor) = self.anchor.take() {
+            settle(anchor, self.ticket, Failure::transient().into(), None);
         }
     }
 
     /// The call was dropped. Nobody learns anything of it, but a probe must not wedge the fence.
-    fn cancel(&mut self) {
-        if let (Some(anchor), Role::Probe) = (self.anchor.take(), self.ticket.role) {
-            anchor
-                .cell()
-                .step(|fence, _, notes| fence.lose(self.ticket, notes));
+    #[inline]
+    pub(super) fn cancel(&mut self) {
+        if let Some(anchor) = self.anchor.take() {
+            cancel(anchor, self.ticket);
         }
     }
+}
 
-    #[cold]
-    fn settle(&self, cell: &Cell<Fence>, outcome: Outcome, answer: Option<Digest>) {
-        if answer.is_none()
-            && cell.update(|word| Fence::shortcut(word, self.ticket, outcome, cell.rules()))
-        {
-            return;
-        }
-        let applied = cell
-            .step(|fence, rules, notes| fence.record(rules, self.ticket, outcome, answer, notes));
-        if !applied && cell.observed() {
-            cell.tell(&Event::LateVerdict {
-                name: cell.name().map(Name::as_str),
-                generation: self.ticket.generation,
-                outcome,
-            });
-        }
+// What follows is out of line, and takes the parts of an admission instead of the admission, so that a future that is polled where it was made stays in
+// registers: what is lent to a function that is not inlined has to be in memory. It takes the anchor, too, and lets go of it here and not
+// in every future.
+
+#[cold]
+#[inline(never)]
+#[allow(clippy::needless_pass_by_value)]
+fn settle(anchor: Arc<Anchor<Fence>>, ticket: Ticket, outcome: Outcome, answer: Option<Digest>) {
+    let cell = anchor.cell();
+    if answer.is_none() && cell.update(|word| Fence::shortcut(word, ticket, outcome, cell.rules()))
+    {
+        return;
+    }
+    let applied =
+        cell.step(|fence, rules, notes| fence.record(rules, ticket, outcome, answer, notes));
+    if !applied && cell.observed() {
+        cell.tell(&Event::LateVerdict {
+            name: cell.name().map(Name::as_str),
+            generation: ticket.generation,
+            outcome,
+        });
+    }
+}
+
+#[cold]
+#[inline(never)]
+#[allow(clippy::needless_pass_by_value)]
+fn cancel(anchor: Arc<Anchor<Fence>>, ticket: Ticket) {
+    if ticket.role == Role::Probe {
+        anchor
+            .cell()
+            .step(|fence, _, notes| fence.lose(ticket, notes));
     }
 }
 
 impl Drop for Admission {
     #[inline]
     fn drop(&mut self) {
-        if self.anchor.is_some() {
-            self.cancel();
-        }
+        self.cancel();
     }
 }
 
