@@ -76,11 +76,23 @@ impl Clock {
     pub(crate) fn now(&self) -> Moment {
         #[cfg(test)]
         reads::count();
-        let passed = Instant::now().saturating_duration_since(self.epoch);
-        // Kept a second below [`Moment::NEVER`], which costs less than to see whether the product fits.
-        let secs = passed.as_secs().min(u64::MAX / 1_000_000_000 - 1);
-        Moment(secs * 1_000_000_000 + u64::from(passed.subsec_nanos()))
+        let Some(passed) = Instant::now().checked_duration_since(self.epoch) else {
+            return Moment::START;
+        };
+        // With a sign, since then the product itself tells whether it fits, and the sum does. No two instants are more seconds apart.
+        #[allow(clippy::cast_possible_wrap, clippy::cast_sign_loss)]
+        match (passed.as_secs() as i64).checked_mul(1_000_000_000) {
+            Some(nanos) => Moment(nanos as u64 + u64::from(passed.subsec_nanos())),
+            None => stopped(),
+        }
     }
+}
+
+/// The time from 292 years on, a second short of [`Moment::NEVER`]. Out of line, since it is never read.
+#[cold]
+#[inline(never)]
+fn stopped() -> Moment {
+    Moment(Moment::NEVER.0 - 1_000_000_000)
 }
 
 /// Counts clock reads, so that tests can bound them.
@@ -138,9 +150,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_clock_stops_short_of_never() {
         let clock = Clock::start();
-        tokio::time::advance(Duration::from_secs(20_000_000_000)).await;
-        let late = clock.now();
-        assert!(late < Moment::NEVER && late.after(Duration::from_secs(2)) == Moment::NEVER);
+        tokio::time::advance(Duration::from_secs(9_000_000_000)).await;
+        assert_eq!(clock.now(), Moment::from_nanos(9_000_000_000_000_000_000));
+        for secs in [1_000_000_000, 10_000_000_000] {
+            tokio::time::advance(Duration::from_secs(secs)).await;
+            let late = clock.now();
+            assert!(late < Moment::NEVER && late.after(Duration::from_secs(2)) == Moment::NEVER);
+        }
     }
 
     #[tokio::test(start_paused = true)]
