@@ -155,3 +155,63 @@ impl<F: fmt::Debug, C, A, R, Req, T> fmt::Debug for ResponseFuture<F, C, A, R, R
         debug.finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::future::{Ready, ready};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use tokio_test::{assert_ready_ok, task};
+    use tower_layer::Layer;
+    use tower_service::Service;
+
+    use super::*;
+    use crate::{Refusal, State, TripwireLayer};
+
+    struct Down;
+
+    impl Service<u8> for Down {
+        type Response = ();
+        type Error = u8;
+        type Future = Ready<Result<(), u8>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), u8>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, _: u8) -> Self::Future {
+            ready(Err(7))
+        }
+    }
+
+    #[derive(Clone)]
+    struct Panics;
+
+    impl Refuse<u8, (), u8> for Panics {
+        type Error = Infallible;
+
+        fn refuse(&self, _: u8, _: Refusal) -> Result<(), Infallible> {
+            Ok(())
+        }
+
+        fn convert(_: u8) -> Infallible {
+            panic!("convert")
+        }
+    }
+
+    #[test]
+    fn an_error_counts_though_its_conversion_panics() {
+        let layer = TripwireLayer::new().refuse(Panics);
+        let handle = layer.handle();
+        let mut service = layer.layer(Down);
+        // The first call is of a shared count, and the others are not.
+        for errors in 1..=3 {
+            assert_ready_ok!(task::spawn(()).enter(|cx, _| service.poll_ready(cx)));
+            let mut call = task::spawn(service.call(errors));
+            assert!(catch_unwind(AssertUnwindSafe(|| call.poll())).is_err());
+            assert_eq!(handle.snapshot().errors, u32::from(errors));
+        }
+        assert_eq!(handle.snapshot().state, State::Open);
+    }
+}
