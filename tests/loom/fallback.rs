@@ -1,4 +1,22 @@
 //! The interleavings of the fallback's shared part: its chain in a cell, the gate, the permits, and a service that waits.
+//!
+//! Each of these was weakened once, and the models named failed; all others passed.
+//!
+//! | in | weakened | what fails |
+//! | --- | --- | --- |
+//! | `Cell::enter` | the word is loaded, not marked busy | `failures_without_the_lock_trip_a_fallback_once` |
+//! | `Cell::enter` | what was counted is not taken over | the same |
+//! | `Cell::update` | load and store for compare-and-swap | the same |
+//! | `Chain::glance` | does not look whether the word is busy | `one_of_three_turns_is_the_fallbacks_probe`, `turns_beside_the_probe_of_a_spent_fallback_are_refused` |
+//! | `Chain::begin` | the probe takes no slot | the same two, and all that look at who else serves |
+//! | `Chain::expire` | a lease that ends begins no new generation | `lease_or_verdict_counts_in_a_fallback_not_both` |
+//! | `Chain::record` | a strike is not judged by its epoch | `a_strike_counts_in_the_fallbacks_epoch_it_began_in` |
+//! | `Chain::record` | a budget that is spent wakes nobody | `a_fallback_that_waits_misses_no_change_of_an_entry` |
+//! | `Chain::set_disabled` | wakes nobody | the same; `a_fallback_that_waits_for_a_probe_misses_no_change_of_an_entry` |
+//! | `Cell::step` | the wakers are taken before the word is marked | `a_fallback_that_waits_misses_no_transition` |
+//! | `Fallback::poll_closely` | no second look at who would serve | the same; `a_fallback_that_waits_misses_no_change_of_an_entry` |
+//! | `Fallback::poll_closely` | no second look at who stands in | `a_fallback_that_waits_for_a_probe_misses_no_change_of_an_entry` |
+//! | `Admission::record` | keeps a hold on its anchor | `the_last_permit_of_a_fallback_frees_everything`, and by loom's own count of what is left all that record |
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
