@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc as StdArc;
 use std::task::Context;
 
-use super::chain::{Chain, Denied, Readied, Rules, Server};
+use super::chain::{Chain, Denied, Readied, Role, Rules, Server};
 use super::permit::Admission;
 use crate::cell::{Anchor, Cell, Count, Shared, Waiter};
 use crate::event::Event;
@@ -74,8 +74,11 @@ impl Gate {
         would_serve(self.anchor.cell())
     }
 
-    /// The first live entry of the chain.
-    pub(super) fn first_live(&self) -> Option<usize> {
+    /// Who serves instead of `server` if that is not ready: the first live entry, when a probe is due.
+    pub(super) fn stand_in(&self, server: Server) -> Option<usize> {
+        if server != Server::Primary(Role::Probe) {
+            return None;
+        }
         let cell = self.anchor.cell();
         let now = cell.now();
         cell.look(|chain, _, rules| chain.live_from(rules, now, 0))

@@ -141,6 +141,11 @@ pub mod future;
 mod gate;
 mod handle;
 mod layer;
+/// The interleaving models; see `tests/loom`.
+#[cfg(tower_breaker_loom)]
+#[doc(hidden)]
+#[path = "../../tests/loom/fallback.rs"]
+pub mod models;
 mod permit;
 mod service;
 

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use tower_service::Service;
 
 use super::backends::{Backends, NoBackups, Once, Replay, Served, Spare};
-use super::chain::{Denied, Readied, Role, Server};
+use super::chain::{Denied, Readied, Server};
 use super::future::{Policies, ResponseFuture, failing_if_unwound};
 use super::gate::Gate;
 use super::permit::Admission;
@@ -233,7 +233,8 @@ impl<S, K, C, R, V, Q> Fallback<S, K, C, R, V, Q> {
                 self.ready = Readiness::Refused;
                 return Poll::Ready(Ok(()));
             };
-            match self.poll_server(server, primary.take(), cx) {
+            let stand_in = self.gate.stand_in(server);
+            match self.poll_server(server, stand_in, primary.take(), cx) {
                 Poll::Ready(Ok(readied)) => {
                     self.ready = Readiness::Ready(readied);
                     return Poll::Ready(Ok(()));
@@ -243,16 +244,17 @@ impl<S, K, C, R, V, Q> Fallback<S, K, C, R, V, Q> {
             }
             self.gate.wait(cx);
             // Anything that moved before the waker was there woke nobody.
-            if self.gate.would_serve() == Ok(server) {
+            if self.gate.would_serve() == Ok(server) && self.gate.stand_in(server) == stand_in {
                 return Poll::Pending;
             }
         }
     }
 
-    /// Polls the service that `server` is to be called through.
+    /// Polls the service that `server` is to be called through, or else that of the entry that stands in for it.
     fn poll_server<Req>(
         &mut self,
         server: Server,
+        stand_in: Option<usize>,
         primary: Option<Poll<Result<(), S::Error>>>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Readied, S::Error>>
@@ -271,9 +273,9 @@ impl<S, K, C, R, V, Q> Fallback<S, K, C, R, V, Q> {
             Some(polled) => polled,
             None => self.primary.poll_ready(cx),
         };
-        if polled.is_pending() && server == Server::Primary(Role::Probe) {
+        if polled.is_pending() {
             // A primary that is stuck blocks no backup.
-            if let Some(entry) = self.gate.first_live() {
+            if let Some(entry) = stand_in {
                 if let Some(backup) = self.backends.backup(entry) {
                     let polled = backup.poll_ready(cx);
                     return self.polled(polled, Server::Entry(entry), Readied::Entry(entry));

@@ -16,7 +16,8 @@ fn main() -> std::process::ExitCode {
     let part = part.unwrap_or_default();
     let models = tower_breaker::circuit_breaker::models::ALL
         .iter()
-        .chain(tower_breaker::tripwire::models::ALL);
+        .chain(tower_breaker::tripwire::models::ALL)
+        .chain(tower_breaker::fallback::models::ALL);
     let chosen = models.filter(|(name, _)| name.contains(&part));
     let queue = Mutex::new(chosen);
     let failed = Mutex::new(Vec::new());

@@ -1,0 +1,414 @@
+//! The interleavings of the fallback's shared part: its chain in a cell, the gate, the permits, and a service that waits.
+//!
+//! Each of these was weakened once, and the models named failed; all others passed.
+//!
+//! | in | weakened | what fails |
+//! | --- | --- | --- |
+//! | `Cell::enter` | the word is loaded, not marked busy | `failures_without_the_lock_trip_a_fallback_once` |
+//! | `Cell::enter` | what was counted is not taken over | the same |
+//! | `Cell::update` | load and store for compare-and-swap | the same |
+//! | `Chain::glance` | does not look whether the word is busy | `one_of_three_turns_is_the_fallbacks_probe`, `turns_beside_the_probe_of_a_spent_fallback_are_refused` |
+//! | `Chain::begin` | the probe takes no slot | the same two, and all that look at who else serves |
+//! | `Chain::expire` | a lease that ends begins no new generation | `lease_or_verdict_counts_in_a_fallback_not_both` |
+//! | `Chain::record` | a strike is not judged by its epoch | `a_strike_counts_in_the_fallbacks_epoch_it_began_in` |
+//! | `Chain::record` | a budget that is spent wakes nobody | `a_fallback_that_waits_misses_no_change_of_an_entry` |
+//! | `Chain::set_disabled` | wakes nobody | the same; `a_fallback_that_waits_for_a_probe_misses_no_change_of_an_entry` |
+//! | `Cell::step` | the wakers are taken before the word is marked | `a_fallback_that_waits_misses_no_transition` |
+//! | `Fallback::poll_closely` | no second look at who would serve | the same; `a_fallback_that_waits_misses_no_change_of_an_entry` |
+//! | `Fallback::poll_closely` | no second look at who stands in | `a_fallback_that_waits_for_a_probe_misses_no_change_of_an_entry` |
+//! | `Admission::record` | keeps a hold on its anchor | `the_last_permit_of_a_fallback_frees_everything`, and by loom's own count of what is left all that record |
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::future::{Ready, ready};
+use std::sync::Arc as StdArc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use loom::thread;
+use tower_service::Service;
+
+use super::backends::{Once, Services};
+use super::chain::{Chain, Denied, FallbackSnapshot, Readied, Role, Rules, Server, Ticket};
+use super::gate::Gate;
+use super::handle::FallbackHandle;
+use super::permit::Admission;
+use super::service::Fallback;
+use crate::cell::{Cell, Shared};
+use crate::clock::{Clock, Moment};
+use crate::event::{Event, FallbackState, Observers, TransitionReason};
+use crate::outcome::{Failure, Outcome, Recorded, RefusalsAsFailures};
+use crate::refusal::{AsBoxError, Reason};
+
+/// Every model and its name.
+pub const ALL: &[(&str, fn())] = &[
+    (
+        "one_of_three_turns_is_the_fallbacks_probe",
+        one_of_three_turns_is_the_fallbacks_probe,
+    ),
+    (
+        "turns_beside_the_probe_of_a_spent_fallback_are_refused",
+        turns_beside_the_probe_of_a_spent_fallback_are_refused,
+    ),
+    (
+        "failures_without_the_lock_trip_a_fallback_once",
+        failures_without_the_lock_trip_a_fallback_once,
+    ),
+    (
+        "lease_or_verdict_counts_in_a_fallback_not_both",
+        lease_or_verdict_counts_in_a_fallback_not_both,
+    ),
+    (
+        "a_strike_counts_in_the_fallbacks_epoch_it_began_in",
+        a_strike_counts_in_the_fallbacks_epoch_it_began_in,
+    ),
+    (
+        "a_fallback_that_waits_misses_no_transition",
+        a_fallback_that_waits_misses_no_transition,
+    ),
+    (
+        "a_fallback_that_waits_misses_no_change_of_an_entry",
+        a_fallback_that_waits_misses_no_change_of_an_entry,
+    ),
+    (
+        "a_fallback_that_waits_for_a_probe_misses_no_change_of_an_entry",
+        a_fallback_that_waits_for_a_probe_misses_no_change_of_an_entry,
+    ),
+    (
+        "the_last_permit_of_a_fallback_frees_everything",
+        the_last_permit_of_a_fallback_frees_everything,
+    ),
+];
+
+fn explore(preemptions: Option<usize>, f: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = preemptions;
+    builder.check(f);
+}
+
+const LONG: Duration = Duration::from_secs(1_000_000);
+
+fn at(seconds: u64) -> Moment {
+    Moment::START.after(Duration::from_secs(seconds))
+}
+
+fn failure() -> Outcome {
+    Failure::transient().into()
+}
+
+/// One failure, one success, one strike, and a cooldown and a lease that outlast the model.
+fn rules(entries: &[&str]) -> Rules {
+    Rules {
+        entries: entries.iter().map(|name| (*name).into()).collect(),
+        trip_threshold: 1,
+        recovery_timeout: LONG,
+        recovery_successes_needed: 1,
+        max_fail_count: 1,
+        probe_timeout: LONG,
+        ..Rules::new("a".into())
+    }
+}
+
+/// The same, with a cooldown that is over at once.
+fn due(entries: &[&str]) -> Rules {
+    Rules {
+        recovery_timeout: Duration::ZERO,
+        ..rules(entries)
+    }
+}
+
+fn observed(rules: Rules, observers: Observers) -> Gate {
+    Gate::made(Shared {
+        rules,
+        clock: Clock::start(),
+        observers,
+    })
+}
+
+fn gate(rules: Rules) -> Gate {
+    observed(rules, Observers::default())
+}
+
+/// A gate whose primary has failed.
+fn tripped(rules: Rules) -> Gate {
+    let mut gate = gate(rules);
+    primary(&mut gate).record(failure());
+    gate
+}
+
+fn watching(observer: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Observers {
+    let mut observers = Observers::default();
+    observers.add(StdArc::new(observer));
+    observers
+}
+
+/// A turn of a service whose primary is ready.
+fn primary(gate: &mut Gate) -> Admission {
+    gate.begin(Readied::Primary).unwrap()
+}
+
+/// A turn of a service whose backup `entry` is ready.
+fn backup(gate: &mut Gate, entry: usize) -> Admission {
+    gate.begin(Readied::Entry(entry)).unwrap()
+}
+
+fn begin_at(cell: &Cell<Chain>, now: Moment) -> Result<Ticket, Denied> {
+    cell.step(|chain, rules, notes| chain.begin(rules, now, Readied::Primary, notes))
+}
+
+fn record_at(cell: &Cell<Chain>, now: Moment, ticket: Ticket, outcome: Outcome) -> Recorded {
+    cell.step(|chain, rules, notes| chain.record(rules, now, ticket, outcome, notes))
+}
+
+fn snapshot(gate: &Gate) -> FallbackSnapshot {
+    let cell = gate.anchor().cell();
+    cell.look(|chain, word, rules| chain.snapshot(word, rules, Moment::START))
+}
+
+// ===== turns =====
+
+fn one_of_three_turns_is_the_fallbacks_probe() {
+    explore(Some(3), || {
+        let mut gate = tripped(due(&["b"]));
+        let others =
+            [gate.clone(), gate.clone()].map(|mut gate| thread::spawn(move || primary(&mut gate)));
+        let mut turns = vec![primary(&mut gate)];
+        turns.extend(others.into_iter().map(|other| other.join().unwrap()));
+        let mut servers: Vec<_> = turns.iter().map(Admission::server).collect();
+        servers.sort_by_key(|server| *server == Server::Entry(0));
+        let probe = Server::Primary(Role::Probe);
+        assert_eq!(servers, [probe, Server::Entry(0), Server::Entry(0)]);
+        assert_eq!(snapshot(&gate).state, FallbackState::Recovering);
+    });
+}
+
+fn turns_beside_the_probe_of_a_spent_fallback_are_refused() {
+    explore(Some(3), || {
+        let mut gate = gate(due(&["b"]));
+        backup(&mut gate, 0).record(failure());
+        primary(&mut gate).record(failure());
+        let turn = |gate: &mut Gate| gate.begin(Readied::Primary).map_err(|denied| denied.reason);
+        let others =
+            [gate.clone(), gate.clone()].map(|mut gate| thread::spawn(move || turn(&mut gate)));
+        let mut turns = vec![turn(&mut gate)];
+        turns.extend(others.into_iter().map(|other| other.join().unwrap()));
+        turns.sort_by_key(Result::is_err);
+        let probe = turns[0].as_ref().unwrap();
+        assert_eq!(probe.server(), Server::Primary(Role::Probe));
+        for turn in &turns[1..] {
+            assert_eq!(*turn.as_ref().unwrap_err(), Reason::ProbeInFlight);
+        }
+    });
+}
+
+fn failures_without_the_lock_trip_a_fallback_once() {
+    explore(Some(3), || {
+        let trips = StdArc::new(AtomicUsize::new(0));
+        let counter = StdArc::clone(&trips);
+        let mut gate = observed(
+            Rules {
+                trip_threshold: 3,
+                ..rules(&["b"])
+            },
+            watching(move |event| {
+                if let Event::FallbackTransition {
+                    to, reason, first, ..
+                } = event
+                {
+                    assert_eq!(*to, FallbackState::Fallback);
+                    assert_eq!(*reason, TransitionReason::FailureThreshold);
+                    assert_eq!(*first, Some("b"));
+                    counter.fetch_add(1, Ordering::Relaxed);
+                }
+            }),
+        );
+        let turns = [primary(&mut gate), primary(&mut gate)];
+        let others = turns.map(|mut turn| thread::spawn(move || turn.record(failure()).is_some()));
+        primary(&mut gate).record(failure());
+        for other in others {
+            assert!(other.join().unwrap());
+        }
+        let now = snapshot(&gate);
+        assert_eq!((now.state, now.trips), (FallbackState::Fallback, 1));
+        assert_eq!(trips.load(Ordering::Relaxed), 1);
+    });
+}
+
+fn lease_or_verdict_counts_in_a_fallback_not_both() {
+    explore(None, || {
+        let gate = gate(Rules {
+            recovery_timeout: Duration::from_secs(60),
+            probe_timeout: Duration::from_secs(120),
+            ..rules(&["b"])
+        });
+        let cell = gate.anchor().cell();
+        let ticket = begin_at(cell, at(0)).unwrap();
+        record_at(cell, at(0), ticket, failure());
+        let probe = begin_at(cell, at(60)).unwrap();
+        assert_eq!(probe.server, Server::Primary(Role::Probe));
+        let other = gate.clone();
+        let late = thread::spawn(move || begin_at(other.anchor().cell(), at(180)).unwrap());
+        let recorded = record_at(cell, at(179), probe, Outcome::Success);
+        let late = late.join().unwrap();
+        let now = snapshot(&gate);
+        let seen = (
+            late.server,
+            now.state,
+            now.probe_failures,
+            now.probe_successes,
+        );
+        let role = |role| Server::Primary(role);
+        match recorded {
+            Recorded::Applied => {
+                assert_eq!(seen, (role(Role::Ordinary), FallbackState::Primary, 0, 0));
+            }
+            Recorded::Stale => {
+                assert_eq!(seen, (role(Role::Probe), FallbackState::Recovering, 1, 0));
+            }
+        }
+    });
+}
+
+fn a_strike_counts_in_the_fallbacks_epoch_it_began_in() {
+    explore(Some(3), || {
+        let mut gate = tripped(Rules {
+            max_fail_count: 3,
+            ..due(&["b"])
+        });
+        let mut probe = primary(&mut gate);
+        let mut old = primary(&mut gate);
+        assert_eq!(old.server(), Server::Entry(0));
+        let old = thread::spawn(move || old.record(failure()).is_some());
+        // The chain is cleared, and what is begun now is of the new epoch.
+        probe.record(Outcome::Success);
+        backup(&mut gate, 0).record(failure());
+        assert!(old.join().unwrap());
+        let now = snapshot(&gate);
+        assert_eq!(now.state, FallbackState::Primary);
+        assert_eq!(now.entries[0].strikes, 1);
+    });
+}
+
+// ===== services that wait =====
+
+struct Woken(AtomicUsize);
+
+impl Wake for Woken {
+    fn wake(self: StdArc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A service that is ready, or never is and wakes nobody.
+#[derive(Clone)]
+struct Model {
+    ready: bool,
+}
+
+impl Service<()> for Model {
+    type Response = ();
+    type Error = crate::BoxError;
+    type Future = Ready<Result<(), crate::BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), crate::BoxError>> {
+        if self.ready {
+            Poll::Ready(Ok(()))
+        } else {
+            Poll::Pending
+        }
+    }
+
+    fn call(&mut self, (): ()) -> Self::Future {
+        ready(Ok(()))
+    }
+}
+
+/// A service whose primary is never ready; nor are its backups, but the last.
+fn waiting(gate: &Gate) -> impl Service<()> + use<> {
+    let last = gate.anchor().cell().rules().entries.len() - 1;
+    let mut backups = Services::first(Model { ready: last == 0 });
+    for entry in 1..=last {
+        backups.push(Model {
+            ready: entry == last,
+        });
+    }
+    let policies = (RefusalsAsFailures, AsBoxError, (), Once);
+    Fallback::new(Model { ready: false }, backups, gate.clone(), policies)
+}
+
+/// Polls `service` while `change` goes on: it is ready, or woken, and then it is ready.
+fn miss_nothing(mut service: impl Service<()>, change: impl FnOnce() + Send + 'static) {
+    let woken = StdArc::new(Woken(AtomicUsize::new(0)));
+    let waker = Waker::from(StdArc::clone(&woken));
+    let cx = &mut Context::from_waker(&waker);
+    let other = thread::spawn(change);
+    let seen = service.poll_ready(cx).is_ready();
+    other.join().unwrap();
+    assert!(seen || woken.0.load(Ordering::Relaxed) == 1);
+    assert!(service.poll_ready(cx).is_ready());
+}
+
+fn a_fallback_that_waits_misses_no_transition() {
+    explore(Some(3), || {
+        let mut gate = gate(rules(&["b"]));
+        let mut turn = primary(&mut gate);
+        miss_nothing(waiting(&gate), move || drop(turn.record(failure())));
+    });
+}
+
+fn a_fallback_that_waits_misses_no_change_of_an_entry() {
+    // Its budget is spent.
+    explore(Some(3), || {
+        let mut gate = tripped(rules(&["b", "c"]));
+        let mut turn = primary(&mut gate);
+        miss_nothing(waiting(&gate), move || drop(turn.record(failure())));
+    });
+    // It is disabled.
+    explore(Some(3), || {
+        let gate = tripped(rules(&["b", "c"]));
+        let handle = FallbackHandle::new(gate.anchor());
+        miss_nothing(waiting(&gate), move || handle.disable("b").unwrap());
+    });
+}
+
+fn a_fallback_that_waits_for_a_probe_misses_no_change_of_an_entry() {
+    // The one that stands in for the primary is no longer live.
+    explore(Some(3), || {
+        let gate = tripped(due(&["b", "c"]));
+        let handle = FallbackHandle::new(gate.anchor());
+        miss_nothing(waiting(&gate), move || handle.disable("b").unwrap());
+    });
+    // There is one that stands in again.
+    explore(Some(3), || {
+        let gate = tripped(due(&["b"]));
+        let handle = FallbackHandle::new(gate.anchor());
+        handle.disable("b").unwrap();
+        miss_nothing(waiting(&gate), move || handle.enable("b").unwrap());
+    });
+}
+
+// ===== permits =====
+
+fn the_last_permit_of_a_fallback_frees_everything() {
+    explore(Some(3), || {
+        // Loom itself looks that no `Arc` of its own is left.
+        let alive = StdArc::new(());
+        let witness = StdArc::clone(&alive);
+        let mut gate = observed(
+            rules(&["b"]),
+            watching(move |_| drop(StdArc::clone(&witness))),
+        );
+        let dropped = primary(&mut gate);
+        // The second makes an anchor of its own.
+        let mut failing = primary(&mut gate);
+        let mut serving = backup(&mut gate.clone(), 0);
+        let dropped = thread::spawn(move || drop(dropped));
+        let failing = thread::spawn(move || drop(failing.record(failure())));
+        drop(gate);
+        serving.record(failure());
+        dropped.join().unwrap();
+        failing.join().unwrap();
+        assert_eq!(StdArc::strong_count(&alive), 1);
+    });
+}
