@@ -69,6 +69,7 @@ mod clock;
 mod event;
 pub mod fallback;
 pub mod health_router;
+mod keyed;
 mod machine;
 mod outcome;
 mod refusal;

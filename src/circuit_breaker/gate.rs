@@ -5,7 +5,6 @@ use std::collections::hash_map::DefaultHasher;
 use std::fmt;
 use std::future::Future;
 use std::hash::{Hash, Hasher};
-use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -16,12 +15,13 @@ use super::WhenOpen;
 use super::circuit::{Circuit, Denied, Rules, Ticket};
 use super::permit::Admission;
 use crate::cell::{Anchor, Cell, Count, Retired, Shared, Waiter};
-use crate::clock::{Moment, nanos};
-use crate::event::Event;
+use crate::clock::{Clock, Moment, nanos};
+use crate::event::{Event, State};
 use crate::health_router::HealthRouter;
+use crate::keyed::{Borrowed, Keep, Keyed, Owned, Select};
+use crate::machine::Word;
 use crate::outcome::Failure;
 use crate::refusal::{Name, Reason, Refusal};
-use crate::store::Store;
 use crate::sync::Arc;
 
 type CircuitAnchor = Arc<Anchor<Circuit>>;
@@ -488,14 +488,9 @@ impl<K, S> fmt::Debug for PerKey<K, S> {
 
 impl<K: Hash + Eq + Clone, S> Renew for PerKey<K, S> {
     fn renew(self, shared: &Arc<Shared<Rules>>, name: Option<&Name>, seed: u64) -> Self {
-        let old = &*self.circuits;
         let circuits = Circuits {
-            store: Store::new(old.store.capacity()),
-            shared: Arc::clone(shared),
-            name_of: old.name_of,
-            name: name.cloned(),
-            seed,
-            router: old.router.clone(),
+            keyed: self.circuits.keyed.renew(shared, name, seed),
+            router: self.circuits.router.clone(),
         };
         Self::new(circuits, self.select)
     }
@@ -503,7 +498,8 @@ impl<K: Hash + Eq + Clone, S> Renew for PerKey<K, S> {
 
 impl<K, S, Req> Gate<Req> for PerKey<K, S>
 where
-    S: Select<K, Req>,
+    K: Hash + Eq,
+    S: Route<K, Req>,
 {
     fn poll_ask(&mut self, _: &mut Context<'_>) -> Poll<bool> {
         // The key is not known yet.
@@ -535,20 +531,37 @@ where
         if std::mem::take(&mut self.ready) {
             self.select.admit(&self.circuits, req)
         } else {
-            Err(self.select.not_ready(&self.circuits, req))
+            let key = self.select.key().own(req);
+            Err(self.circuits.not_ready(&key))
         }
     }
 }
 
 /// The circuits of a keyed layer.
 pub(super) struct Circuits<K> {
-    store: Store<K, Circuit>,
-    shared: Arc<Shared<Rules>>,
-    /// What a key's circuit is called, if not as the layer is.
-    name_of: Option<fn(&K) -> Name>,
-    name: Option<Name>,
-    seed: u64,
+    keyed: Keyed<K, Circuit>,
     router: HealthRouter,
+}
+
+impl Keep for Circuit {
+    /// Of the jitter.
+    type Seed = u64;
+
+    fn made<K: Hash>(rules: &Rules, seed: u64, key: &K) -> Self {
+        // The same seed and key jitter alike, in whatever order the keys come.
+        let mut hasher = DefaultHasher::new();
+        hasher.write_u64(seed);
+        key.hash(&mut hasher);
+        Self::new(rules, hasher.finish())
+    }
+
+    fn now(_: &Rules, clock: &Clock) -> Moment {
+        clock.now()
+    }
+
+    fn state(&self, word: Word, rules: &Rules, now: Moment) -> State {
+        self.snapshot(word, rules, now).state
+    }
 }
 
 /// Why a call by key is not admitted: by which circuit, and what it said.
@@ -557,22 +570,16 @@ struct Kept {
     denied: Denied,
 }
 
-impl<K: Hash + Eq + Clone> Circuits<K> {
-    pub(super) fn new(
-        capacity: usize,
-        name_of: Option<fn(&K) -> Name>,
-        shared: Arc<Shared<Rules>>,
-        name: Option<Name>,
-        seed: u64,
-    ) -> Self {
+impl<K: Hash + Eq> Circuits<K> {
+    pub(super) fn new(keyed: Keyed<K, Circuit>) -> Self {
         Self {
-            store: Store::new(capacity),
-            shared,
-            name_of,
-            name,
-            seed,
+            keyed,
             router: HealthRouter::default(),
         }
+    }
+
+    pub(super) fn keyed(&self) -> &Keyed<K, Circuit> {
+        &self.keyed
     }
 
     pub(super) fn router(&self) -> &HealthRouter {
@@ -581,73 +588,17 @@ impl<K: Hash + Eq + Clone> Circuits<K> {
 
     /// As new, with `router` for its substitutes.
     pub(super) fn with_router(&self, router: HealthRouter) -> Self {
-        let shared = Arc::clone(&self.shared);
-        let capacity = self.store.capacity();
-        let mut circuits = Self::new(capacity, self.name_of, shared, self.name.clone(), self.seed);
-        circuits.router = router;
-        circuits
+        let keyed = self.keyed.anew();
+        Self { keyed, router }
     }
 
-    pub(super) fn rules(&self) -> &Rules {
-        &self.shared.rules
-    }
-
-    pub(super) fn now(&self) -> Moment {
-        self.shared.clock.now()
-    }
-
-    pub(super) fn store(&self) -> &Store<K, Circuit> {
-        &self.store
-    }
-
-    fn name_of(&self, key: &K) -> Option<Name> {
-        self.name_of
-            .map(|name_of| name_of(key))
-            .or_else(|| self.name.clone())
-    }
-
-    fn make(&self, key: &K) -> Cell<Circuit> {
-        // The same seed and key jitter alike, in whatever order the keys come.
-        let mut hasher = DefaultHasher::new();
-        hasher.write_u64(self.seed);
-        key.hash(&mut hasher);
-        let circuit = Circuit::new(&self.shared.rules, hasher.finish());
-        Cell::new(circuit, self.name_of(key), Arc::clone(&self.shared))
-    }
-
-    /// The cell of `key`, made if need be; `None` if every cell is live.
-    pub(super) fn get_or_insert(&self, key: K) -> Option<CircuitAnchor> {
-        let now = self.shared.clock.now();
-        let inserted = self.store.get_or_insert(key, now, |key| self.make(key));
-        let observers = &self.shared.observers;
-        if observers.is_empty() {
-            return inserted.found.ok();
-        }
-        if let Some(evicted) = inserted.evicted {
-            let cell = evicted.cell();
-            observers.tell(&Event::Evicted {
-                name: cell.name().map(Name::as_str),
-                state: cell.look(|circuit, word, rules| circuit.snapshot(word, rules, now).state),
-            });
-        }
-        inserted
-            .found
-            .map_err(|unguarded| {
-                observers.tell(&Event::Unguarded {
-                    name: unguarded.cell().name().map(Name::as_str),
-                });
-            })
-            .ok()
-    }
-
-    /// Asks the gate of `key`'s circuit. A call that finds every circuit live runs without a permit.
+    /// Asks the gate of a key's circuit, if one was `found`, or of the one that is made. A call that finds every circuit live runs without a permit.
     #[inline]
-    fn acquire<Q>(&self, key: &Q, own: impl Fn() -> K) -> Result<Admission, Kept>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let found = self.store.get(key);
+    fn acquire(
+        &self,
+        found: Option<CircuitAnchor>,
+        own: impl Fn() -> K,
+    ) -> Result<Admission, Kept> {
         if let Some(anchor) = found {
             let word = anchor.cell().word();
             if word.lets_all_through() {
@@ -663,37 +614,32 @@ impl<K: Hash + Eq + Clone> Circuits<K> {
     #[inline(never)]
     fn acquire_closely(
         &self,
-        mut found: Option<CircuitAnchor>,
+        found: Option<CircuitAnchor>,
         own: impl Fn() -> K,
     ) -> Result<Admission, Kept> {
-        loop {
-            let Some(anchor) = found.or_else(|| self.get_or_insert(own())) else {
-                return Ok(Admission::none());
-            };
-            match acquire_stored(anchor.cell()) {
-                Ok(Ok(ticket)) => return Ok(Admission::new(anchor, ticket)),
-                Ok(Err(denied)) => return Err(Kept { anchor, denied }),
-                // It was evicted after it was found. Asking to insert waits for whoever did it.
-                Err(Retired) => found = None,
-            }
+        match self.keyed.ask(found, own, acquire_stored) {
+            Some((anchor, Ok(ticket))) => Ok(Admission::new(anchor, ticket)),
+            Some((anchor, Err(denied))) => Err(Kept { anchor, denied }),
+            None => Ok(Admission::none()),
         }
     }
 
     /// [`acquire`](Self::acquire), and what becomes of a call that is denied.
     #[inline]
-    pub(super) fn admit<Q>(&self, key: &Q, own: impl Fn() -> K) -> Result<Admission, Refusal>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        self.acquire(key, own)
+    pub(super) fn admit(
+        &self,
+        found: Option<CircuitAnchor>,
+        own: impl Fn() -> K,
+    ) -> Result<Admission, Refusal> {
+        self.acquire(found, own)
             .or_else(|kept| deny(kept.anchor.cell(), kept.denied))
     }
 
     fn not_ready(&self, key: &K) -> Refusal {
-        let refusal = Denied::NOT_READY.refusal(self.name_of(key));
-        if !self.shared.observers.is_empty() {
-            self.shared.observers.tell(&Event::Refused {
+        let refusal = Denied::NOT_READY.refusal(self.keyed.name_of(key));
+        let observers = self.keyed.observers();
+        if !observers.is_empty() {
+            observers.tell(&Event::Refused {
                 refusal: &refusal,
                 observe_only: false,
             });
@@ -704,90 +650,41 @@ impl<K: Hash + Eq + Clone> Circuits<K> {
 
 impl<K> fmt::Debug for Circuits<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.store.fmt(f)
+        self.keyed.fmt(f)
     }
 }
 
-/// How a keyed gate finds the key of a request.
-pub(super) trait Select<K, Req> {
-    fn admit(&self, circuits: &Circuits<K>, req: &mut Req) -> Result<Admission, Refusal>;
+/// To which circuit a keyed gate sends a request.
+pub(super) trait Route<K: Hash + Eq, Req> {
+    /// How the request's own key is found.
+    fn key(&self) -> &impl Select<K, Req>;
 
-    fn not_ready(&self, circuits: &Circuits<K>, req: &Req) -> Refusal;
-}
-
-/// The key is part of the request.
-pub struct Borrowed<F, Q: ?Sized> {
-    f: F,
-    _key: PhantomData<fn(&Q)>,
-}
-
-impl<F, Q: ?Sized> Borrowed<F, Q> {
-    pub(super) fn new(f: F) -> Self {
-        Self {
-            f,
-            _key: PhantomData,
-        }
+    /// Asks the gate: that of the request's own key, unless there are others.
+    fn admit(&self, circuits: &Circuits<K>, req: &mut Req) -> Result<Admission, Refusal> {
+        let key = self.key();
+        let found = key.get(circuits.keyed.store(), req);
+        circuits.admit(found, || key.own(req))
     }
 }
 
-impl<F: Clone, Q: ?Sized> Clone for Borrowed<F, Q> {
-    fn clone(&self) -> Self {
-        Self::new(self.f.clone())
-    }
-}
-
-impl<F, Q: ?Sized> fmt::Debug for Borrowed<F, Q> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Borrowed")
-    }
-}
-
-impl<K, F, Q, Req> Select<K, Req> for Borrowed<F, Q>
+impl<K, F, Q, Req> Route<K, Req> for Borrowed<F, Q>
 where
-    K: Hash + Eq + Clone + Borrow<Q>,
+    K: Hash + Eq + Borrow<Q>,
     Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     F: Fn(&Req) -> &Q,
 {
-    fn admit(&self, circuits: &Circuits<K>, req: &mut Req) -> Result<Admission, Refusal> {
-        let key = (self.f)(req);
-        circuits.admit(key, || key.to_owned())
-    }
-
-    fn not_ready(&self, circuits: &Circuits<K>, req: &Req) -> Refusal {
-        circuits.not_ready(&(self.f)(req).to_owned())
+    fn key(&self) -> &impl Select<K, Req> {
+        self
     }
 }
 
-/// The key is made from the request.
-#[derive(Clone)]
-pub struct Owned<F> {
-    f: F,
-}
-
-impl<F> Owned<F> {
-    pub(super) fn new(f: F) -> Self {
-        Self { f }
-    }
-}
-
-impl<F> fmt::Debug for Owned<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Owned")
-    }
-}
-
-impl<K, F, Req> Select<K, Req> for Owned<F>
+impl<K, F, Req> Route<K, Req> for Owned<F>
 where
-    K: Hash + Eq + Clone,
+    K: Hash + Eq,
     F: Fn(&Req) -> K,
 {
-    fn admit(&self, circuits: &Circuits<K>, req: &mut Req) -> Result<Admission, Refusal> {
-        let key = (self.f)(req);
-        circuits.admit(&key, || key.clone())
-    }
-
-    fn not_ready(&self, circuits: &Circuits<K>, req: &Req) -> Refusal {
-        circuits.not_ready(&(self.f)(req))
+    fn key(&self) -> &impl Select<K, Req> {
+        self
     }
 }
 
@@ -804,25 +701,29 @@ impl<F, W> fmt::Debug for Routed<F, W> {
     }
 }
 
-impl<F, W, Req> Select<String, Req> for Routed<F, W>
+impl<F, W, Req> Route<String, Req> for Routed<F, W>
 where
     F: Fn(&Req) -> &str,
     W: Fn(&mut Req, &str),
 {
+    fn key(&self) -> &impl Select<String, Req> {
+        &self.key
+    }
+
     fn admit(&self, circuits: &Circuits<String>, req: &mut Req) -> Result<Admission, Refusal> {
-        let key = (self.key.f)(req);
-        let mut kept = match circuits.acquire(key, || key.to_owned()) {
+        let (key, store) = (self.key.of(req), circuits.keyed.store());
+        let mut kept = match circuits.acquire(store.get(key), || key.to_owned()) {
             Ok(admission) => return Ok(admission),
             Err(kept) => kept,
         };
         // A layer that only observes sends no call elsewhere, either.
-        let substitutes = if circuits.rules().observe_only {
+        let substitutes = if circuits.keyed.rules().observe_only {
             &[]
         } else {
             circuits.router.substitutes(key)
         };
         for name in substitutes {
-            match circuits.acquire(name, || name.to_owned()) {
+            match circuits.acquire(store.get(name), || name.to_owned()) {
                 Ok(admission) => {
                     (self.rewrite)(req, name);
                     return Ok(admission);
@@ -831,10 +732,6 @@ where
             }
         }
         deny(kept.anchor.cell(), kept.denied)
-    }
-
-    fn not_ready(&self, circuits: &Circuits<String>, req: &Req) -> Refusal {
-        self.key.not_ready(circuits, req)
     }
 }
 

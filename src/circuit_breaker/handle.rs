@@ -11,6 +11,7 @@ use crate::cell::{Anchor, Cell, Retired};
 use crate::event::State;
 use crate::machine::Machine;
 use crate::refusal::Refusal;
+use crate::store::Store;
 use crate::sync::Arc;
 
 /// A handle on the circuit of a [`CircuitBreakerLayer`](super::CircuitBreakerLayer): to look at it, to move it by hand, and to guard code that is not a service.
@@ -137,6 +138,10 @@ impl<K> KeyedCircuitBreakerHandle<K> {
 }
 
 impl<K: Hash + Eq + Clone> KeyedCircuitBreakerHandle<K> {
+    fn store(&self) -> &Store<K, Circuit> {
+        self.circuits.keyed().store()
+    }
+
     /// The oracle: whether [`try_acquire`](Self::try_acquire) would grant a permit now. It changes nothing, however often it is asked.
     #[must_use]
     pub fn would_allow<Q>(&self, key: &Q) -> bool
@@ -144,10 +149,7 @@ impl<K: Hash + Eq + Clone> KeyedCircuitBreakerHandle<K> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.circuits
-            .store()
-            .look(key, gate::would_allow)
-            .unwrap_or(true)
+        self.store().look(key, gate::would_allow).unwrap_or(true)
     }
 
     /// The gate: grants a permit for one call with this key. When a cooldown is over it is the probe's.
@@ -162,7 +164,9 @@ impl<K: Hash + Eq + Clone> KeyedCircuitBreakerHandle<K> {
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        self.circuits.admit(key, || key.to_owned()).map(Permit::new)
+        let found = self.store().get(key);
+        let admitted = self.circuits.admit(found, || key.to_owned());
+        admitted.map(Permit::new)
     }
 
     /// The state as it is now; closed for a key without a circuit.
@@ -182,12 +186,12 @@ impl<K: Hash + Eq + Clone> KeyedCircuitBreakerHandle<K> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        if let Some(seen) = self.circuits.store().look(key, snapshot) {
+        if let Some(seen) = self.store().look(key, snapshot) {
             return seen;
         }
-        let rules = self.circuits.rules();
-        let circuit = Circuit::new(rules, 0);
-        circuit.snapshot(circuit.word(), rules, self.circuits.now())
+        let keyed = self.circuits.keyed();
+        let circuit = Circuit::new(keyed.rules(), 0);
+        circuit.snapshot(circuit.word(), keyed.rules(), keyed.now())
     }
 
     /// Closes the key's circuit, if it has one, and forgets everything, in every state.
@@ -197,7 +201,7 @@ impl<K: Hash + Eq + Clone> KeyedCircuitBreakerHandle<K> {
         Q: Hash + Eq + ?Sized,
     {
         // A look-up like a call's, so that the store learns that the circuit may have become clean.
-        if let Some(anchor) = self.circuits.store().get(key) {
+        if let Some(anchor) = self.store().get(key) {
             reset(anchor.cell());
         }
     }
@@ -209,17 +213,9 @@ impl<K: Hash + Eq + Clone> KeyedCircuitBreakerHandle<K> {
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        let mut found = self.circuits.store().get(key);
-        loop {
-            let Some(anchor) = found.or_else(|| self.circuits.get_or_insert(key.to_owned())) else {
-                return false;
-            };
-            match force_open(anchor.cell()) {
-                Ok(()) => return true,
-                // It was evicted after it was found. Asking to insert waits for whoever did it.
-                Err(Retired) => found = None,
-            }
-        }
+        let found = self.store().get(key);
+        let keyed = self.circuits.keyed();
+        keyed.ask(found, || key.to_owned(), force_open).is_some()
     }
 
     /// Takes the key's circuit out of the store, whatever its state; the next call with the key finds a new one. Results of calls in flight are
@@ -229,13 +225,13 @@ impl<K: Hash + Eq + Clone> KeyedCircuitBreakerHandle<K> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.circuits.store().forget(key)
+        self.store().forget(key)
     }
 
     /// The keys that have a circuit, in no particular order.
     #[must_use]
     pub fn keys(&self) -> Vec<K> {
-        self.circuits.store().keys()
+        self.store().keys()
     }
 }
 

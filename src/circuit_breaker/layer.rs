@@ -9,7 +9,7 @@ use std::time::Duration;
 use tower_layer::Layer;
 
 use super::circuit::{Backoff, Rate, Rules};
-use super::gate::{Borrowed, Circuits, One, Owned, PerKey, Renew, Routed};
+use super::gate::{Circuits, One, PerKey, Renew, Routed};
 use super::handle::{CircuitBreakerHandle, KeyedCircuitBreakerHandle};
 use super::service::CircuitBreaker;
 use super::{Cancelled, WhenOpen, Window};
@@ -17,6 +17,7 @@ use crate::cell::Shared;
 use crate::clock::Clock;
 use crate::event::{Observe, Observers};
 use crate::health_router::HealthRouter;
+use crate::keyed::{Borrowed, Keyed, Owned};
 use crate::outcome::ErrorsAsFailures;
 use crate::refusal::{AsBoxError, Name, RefuseWith};
 use crate::sync::Arc;
@@ -81,7 +82,8 @@ impl Settings {
     ) -> Circuits<K> {
         assert!(capacity > 0, "`capacity` must be at least 1, not 0");
         let shared = Arc::new(self.shared.clone());
-        Circuits::new(capacity, name_of, shared, self.name.clone(), self.seed)
+        let name = self.name.clone();
+        Circuits::new(Keyed::new(capacity, name_of, shared, name, self.seed))
     }
 }
 

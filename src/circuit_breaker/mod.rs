@@ -118,12 +118,13 @@ mod service;
 mod window;
 
 pub use self::circuit::CircuitBreakerSnapshot;
-pub use self::gate::{Borrowed, One, Owned, PerKey, Routed};
+pub use self::gate::{One, PerKey, Routed};
 pub use self::handle::{CircuitBreakerHandle, KeyedCircuitBreakerHandle};
 pub use self::layer::CircuitBreakerLayer;
 pub use self::permit::Permit;
 pub use self::service::CircuitBreaker;
 pub use self::window::Window;
+pub use crate::keyed::{Borrowed, Owned};
 pub use crate::outcome::{Cancelled, Recorded};
 
 /// What `poll_ready` does while the circuit is open.

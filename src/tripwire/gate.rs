@@ -1,20 +1,19 @@
 //! How a service asks its fence: the one it has, or the one of the request's session.
 
-use std::borrow::Borrow;
 use std::fmt;
 use std::hash::Hash;
-use std::marker::PhantomData;
 use std::task::{Context, Poll};
 
 use super::fence::{Asked, Denied, Fence, Rules, Ticket};
 use super::permit::Admission;
 use super::reader::Read;
 use crate::cell::{Anchor, Cell, Count, Retired, Shared, Waiter};
-use crate::clock::Moment;
-use crate::event::{Event, Observers};
+use crate::clock::{Clock, Moment};
+use crate::event::{Event, Observers, State};
+use crate::keyed::{Keep, Keyed, Select};
+use crate::machine::Word;
 use crate::outcome::FailureKind;
 use crate::refusal::{Name, Reason, Refusal};
-use crate::store::Store;
 use crate::sync::Arc;
 
 pub(super) type FenceAnchor = Arc<Anchor<Fence>>;
@@ -330,10 +329,7 @@ impl<K, S> fmt::Debug for PerSession<K, S> {
 
 impl<K: Hash + Eq + Clone, S> Renew for PerSession<K, S> {
     fn renew(self, shared: &Arc<Shared<Rules>>, name: Option<&Name>) -> Self {
-        let old = &*self.sessions;
-        let shared = Arc::clone(shared);
-        let sessions = Sessions::new(old.store.capacity(), old.name_of, shared, name.cloned());
-        Self::new(sessions, self.select)
+        Self::new(self.sessions.renew(shared, name, ()), self.select)
     }
 }
 
@@ -361,114 +357,51 @@ where
     fn admit(&mut self, reader: &impl Read<Req>, req: &Req) -> Result<Admission, Refusal> {
         let sessions = &*self.sessions;
         let denied = if std::mem::take(&mut self.ready) {
-            match sessions.acquire(&self.select, reader, req) {
+            match acquire_in(sessions, &self.select, reader, req) {
                 Ok(admission) => return Ok(admission),
                 Err(denied) => denied,
             }
         } else {
             Denied::NOT_READY
         };
-        let Shared {
-            rules, observers, ..
-        } = &*sessions.shared;
-        deny(rules, observers, denied, || {
-            reader.name_of(req).or_else(|| sessions.name.clone())
+        deny(sessions.rules(), sessions.observers(), denied, || {
+            reader.name_of(req).or_else(|| sessions.name().cloned())
         })
     }
 }
 
 /// The fences of a layer with one per session.
-pub(super) struct Sessions<K> {
-    store: Store<K, Fence>,
-    shared: Arc<Shared<Rules>>,
-    /// What a session's fence is called, if not as the layer is.
-    name_of: Option<fn(&K) -> Name>,
-    name: Option<Name>,
+pub(super) type Sessions<K> = Keyed<K, Fence>;
+
+impl Keep for Fence {
+    type Seed = ();
+
+    fn made<K: Hash>(rules: &Rules, (): (), _: &K) -> Self {
+        Self::new(rules)
+    }
+
+    fn now(rules: &Rules, clock: &Clock) -> Moment {
+        now(rules, || clock.now())
+    }
+
+    fn state(&self, word: Word, rules: &Rules, now: Moment) -> State {
+        self.snapshot(word, rules, now).state
+    }
 }
 
-impl<K: Hash + Eq + Clone> Sessions<K> {
-    pub(super) fn new(
-        capacity: usize,
-        name_of: Option<fn(&K) -> Name>,
-        shared: Arc<Shared<Rules>>,
-        name: Option<Name>,
-    ) -> Self {
-        Self {
-            store: Store::new(capacity),
-            shared,
-            name_of,
-            name,
-        }
-    }
-
-    pub(super) fn rules(&self) -> &Rules {
-        &self.shared.rules
-    }
-
-    pub(super) fn now(&self) -> Moment {
-        now(self.rules(), || self.shared.clock.now())
-    }
-
-    pub(super) fn store(&self) -> &Store<K, Fence> {
-        &self.store
-    }
-
-    fn make(&self, key: &K) -> Cell<Fence> {
-        let name = self
-            .name_of
-            .map(|name_of| name_of(key))
-            .or_else(|| self.name.clone());
-        Cell::new(
-            Fence::new(&self.shared.rules),
-            name,
-            Arc::clone(&self.shared),
-        )
-    }
-
-    /// The fence of `key`, made if need be; `None` if every fence has a call in flight.
-    pub(super) fn get_or_insert(&self, key: K) -> Option<FenceAnchor> {
-        let now = self.now();
-        let inserted = self.store.get_or_insert(key, now, |key| self.make(key));
-        let observers = &self.shared.observers;
-        if observers.is_empty() {
-            return inserted.found.ok();
-        }
-        if let Some(evicted) = inserted.evicted {
-            let cell = evicted.cell();
-            observers.tell(&Event::Evicted {
-                name: cell.name().map(Name::as_str),
-                state: cell.look(|fence, word, rules| fence.snapshot(word, rules, now).state),
-            });
-        }
-        inserted
-            .found
-            .map_err(|unguarded| {
-                observers.tell(&Event::Unguarded {
-                    name: unguarded.cell().name().map(Name::as_str),
-                });
-            })
-            .ok()
-    }
-
-    /// Asks the gate of the request's session. A call that finds every fence in use runs without a permit.
-    pub(super) fn acquire<Req>(
-        &self,
-        select: &impl Select<K, Req>,
-        reader: &impl Read<Req>,
-        req: &Req,
-    ) -> Result<Admission, Denied> {
-        let mut found = select.get(&self.store, req);
-        loop {
-            let Some(anchor) = found.or_else(|| self.get_or_insert(select.own(req))) else {
-                return Ok(Admission::none());
-            };
-            match acquire_stored(anchor.cell(), || reader.read(req)) {
-                Ok(Ok(ticket)) => return Ok(Admission::new(anchor, ticket)),
-                Ok(Err(denied)) => return Err(denied),
-                // It was evicted after it was found. Asking to insert waits for whoever did it.
-                Err(Retired) => found = None,
-            }
-        }
+/// Asks the gate of the request's session. A call that finds every fence in use runs without a permit.
+pub(super) fn acquire_in<K: Hash + Eq, Req>(
+    sessions: &Sessions<K>,
+    select: &impl Select<K, Req>,
+    reader: &impl Read<Req>,
+    req: &Req,
+) -> Result<Admission, Denied> {
+    let found = select.get(sessions.store(), req);
+    let ask = |cell: &Cell<Fence>| acquire_stored(cell, || reader.read(req));
+    match sessions.ask(found, || select.own(req), ask) {
+        Some((anchor, Ok(ticket))) => Ok(Admission::new(anchor, ticket)),
+        Some((_, Err(denied))) => Err(denied),
+        None => Ok(Admission::none()),
     }
 }
 
@@ -488,120 +421,5 @@ fn acquire_stored(
     match acquire_quietly(cell, &asked) {
         Some(ticket) => Ok(Ok(ticket)),
         None => acquire(cell, &asked),
-    }
-}
-
-impl<K> fmt::Debug for Sessions<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.store.fmt(f)
-    }
-}
-
-/// How the session of a request is found.
-pub(super) trait Select<K, Req> {
-    /// The session's fence, marked as used.
-    fn get(&self, store: &Store<K, Fence>, req: &Req) -> Option<FenceAnchor>;
-
-    /// Asks the session's fence what changes nothing.
-    fn look<R>(
-        &self,
-        store: &Store<K, Fence>,
-        req: &Req,
-        f: impl FnOnce(&Cell<Fence>) -> R,
-    ) -> Option<R>;
-
-    /// The session, to be kept.
-    fn own(&self, req: &Req) -> K;
-}
-
-/// The session's id is part of the request.
-pub struct Borrowed<F, Q: ?Sized> {
-    f: F,
-    _key: PhantomData<fn(&Q)>,
-}
-
-impl<F, Q: ?Sized> Borrowed<F, Q> {
-    pub(super) fn new(f: F) -> Self {
-        Self {
-            f,
-            _key: PhantomData,
-        }
-    }
-}
-
-impl<F: Clone, Q: ?Sized> Clone for Borrowed<F, Q> {
-    fn clone(&self) -> Self {
-        Self::new(self.f.clone())
-    }
-}
-
-impl<F, Q: ?Sized> fmt::Debug for Borrowed<F, Q> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Borrowed")
-    }
-}
-
-impl<K, F, Q, Req> Select<K, Req> for Borrowed<F, Q>
-where
-    K: Hash + Eq + Clone + Borrow<Q>,
-    Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    F: Fn(&Req) -> &Q,
-{
-    fn get(&self, store: &Store<K, Fence>, req: &Req) -> Option<FenceAnchor> {
-        store.get((self.f)(req))
-    }
-
-    fn look<R>(
-        &self,
-        store: &Store<K, Fence>,
-        req: &Req,
-        f: impl FnOnce(&Cell<Fence>) -> R,
-    ) -> Option<R> {
-        store.look((self.f)(req), f)
-    }
-
-    fn own(&self, req: &Req) -> K {
-        (self.f)(req).to_owned()
-    }
-}
-
-/// The session's id is made from the request.
-#[derive(Clone)]
-pub struct Owned<F> {
-    f: F,
-}
-
-impl<F> Owned<F> {
-    pub(super) fn new(f: F) -> Self {
-        Self { f }
-    }
-}
-
-impl<F> fmt::Debug for Owned<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Owned")
-    }
-}
-
-impl<K, F, Req> Select<K, Req> for Owned<F>
-where
-    K: Hash + Eq + Clone,
-    F: Fn(&Req) -> K,
-{
-    fn get(&self, store: &Store<K, Fence>, req: &Req) -> Option<FenceAnchor> {
-        store.get(&(self.f)(req))
-    }
-
-    fn look<R>(
-        &self,
-        store: &Store<K, Fence>,
-        req: &Req,
-        f: impl FnOnce(&Cell<Fence>) -> R,
-    ) -> Option<R> {
-        store.look(&(self.f)(req), f)
-    }
-
-    fn own(&self, req: &Req) -> K {
-        (self.f)(req)
     }
 }

@@ -5,10 +5,11 @@ use std::fmt;
 use std::hash::Hash;
 
 use super::fence::{Fence, TripwireSnapshot};
-use super::gate::{self, FenceAnchor, Select, Sessions};
+use super::gate::{self, FenceAnchor, Sessions};
 use super::reader::{Read, Reader};
 use crate::cell::{Cell, Retired};
 use crate::event::State;
+use crate::keyed::Select;
 use crate::machine::Machine;
 use crate::refusal::Reason;
 use crate::sync::Arc;
@@ -215,17 +216,11 @@ impl<K: Hash + Eq + Clone, S, Q> KeyedTripwireHandle<K, S, Q> {
         K: Borrow<B>,
         B: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        let mut found = self.sessions.store().get(session);
-        loop {
-            let Some(anchor) = found.or_else(|| self.sessions.get_or_insert(session.to_owned()))
-            else {
-                return false;
-            };
-            match extend(anchor.cell(), turns) {
-                Ok(()) => return true,
-                Err(Retired) => found = None,
-            }
-        }
+        let found = self.sessions.store().get(session);
+        let extended = self
+            .sessions
+            .ask(found, || session.to_owned(), |cell| extend(cell, turns));
+        extended.is_some()
     }
 
     /// Begins a new run in the session, if it has a fence.

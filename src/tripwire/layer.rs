@@ -10,13 +10,14 @@ use tower_layer::Layer;
 
 use super::digest::SameResult;
 use super::fence::{Cycles, Rules};
-use super::gate::{Borrowed, One, Owned, PerSession, Renew, Sessions};
+use super::gate::{One, PerSession, Renew, Sessions};
 use super::handle::{KeyedTripwireHandle, TripwireHandle};
 use super::reader::{Limit, Reader};
 use super::service::Tripwire;
 use crate::cell::Shared;
 use crate::clock::Clock;
 use crate::event::{Observe, Observers};
+use crate::keyed::{Borrowed, Owned};
 use crate::outcome::ErrorsAsFailures;
 use crate::refusal::{AsBoxError, Name, RefuseWith};
 use crate::sync::Arc;
@@ -491,7 +492,8 @@ impl<C, R, Q, A> TripwireLayer<C, R, One, Q, A> {
     ) -> TripwireLayer<C, R, PerSession<K, S>, Q, A> {
         assert!(capacity > 0, "`capacity` must be at least 1, not 0");
         let shared = Arc::new(self.settings.shared.clone());
-        let sessions = Sessions::new(capacity, name_of, shared, self.settings.name.clone());
+        let name = self.settings.name.clone();
+        let sessions = Sessions::new(capacity, name_of, shared, name, ());
         TripwireLayer {
             settings: self.settings,
             gate: PerSession::new(sessions, select),

@@ -159,7 +159,7 @@ mod service;
 
 pub use self::digest::{Digest, Digester, HashDigest, SameResult};
 pub use self::fence::TripwireSnapshot;
-pub use self::gate::{Borrowed, One, Owned, PerSession};
+pub use self::gate::{One, PerSession};
 pub use self::handle::{KeyedTripwireHandle, TripwireHandle};
 #[cfg(feature = "json")]
 #[cfg_attr(docsrs, doc(cfg(feature = "json")))]
@@ -167,3 +167,4 @@ pub use self::json::JsonDigest;
 pub use self::layer::TripwireLayer;
 pub use self::reader::{Limit, Reader};
 pub use self::service::Tripwire;
+pub use crate::keyed::{Borrowed, Owned};

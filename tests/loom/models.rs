@@ -51,7 +51,9 @@ use super::permit::{Admission, Permit};
 use crate::cell::{Anchor, Cell, Shared};
 use crate::clock::{Clock, Moment};
 use crate::event::{Event, Observers, State, TransitionReason};
+use crate::keyed::Keyed;
 use crate::outcome::{Failure, Outcome, Recorded};
+use crate::refusal::Refusal;
 use crate::sync::Arc;
 
 /// Every model and its name.
@@ -189,7 +191,7 @@ fn circuit(rules: Rules) -> Arc<Anchor<Circuit>> {
 
 fn circuits(capacity: usize, rules: Rules) -> Arc<Circuits<u32>> {
     let shared = shared(rules, Observers::default());
-    Arc::new(Circuits::new(capacity, None, shared, None, 0))
+    Arc::new(Circuits::new(Keyed::new(capacity, None, shared, None, 0)))
 }
 
 fn watching(observer: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Observers {
@@ -201,6 +203,11 @@ fn watching(observer: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Observers 
 fn admit(anchor: &Arc<Anchor<Circuit>>) -> Admission {
     let ticket = gate::acquire(anchor.cell()).unwrap();
     Admission::new(Arc::clone(anchor), ticket)
+}
+
+fn admit_in(circuits: &Circuits<u32>, key: u32) -> Result<Admission, Refusal> {
+    let found = circuits.keyed().store().get(&key);
+    circuits.admit(found, || key)
 }
 
 fn acquire_at(anchor: &Arc<Anchor<Circuit>>, now: Moment) -> Option<Ticket> {
@@ -594,7 +601,7 @@ fn the_last_permit_frees_everything() {
                 ..rules()
             },
         );
-        let keyed = circuits.admit(&1, || 1).unwrap();
+        let keyed = admit_in(&circuits, 1).unwrap();
         let anchor = observed(rules(), watching(move |_| drop(StdArc::clone(&witness))));
         let own = Arc::new(anchor.again());
         let one = Permit::new(admit(&own));
@@ -619,17 +626,17 @@ fn a_verdict_is_not_lost_to_an_eviction() {
                 ..rules()
             },
         );
-        circuits.admit(&1, || 1).unwrap().record(Outcome::Success);
+        admit_in(&circuits, 1).unwrap().record(Outcome::Success);
         let other = Arc::clone(&circuits);
         let other = thread::spawn(move || {
-            let mut admission = other.admit(&1, || 1).unwrap();
+            let mut admission = admit_in(&other, 1).unwrap();
             let guarded = admission.is_guarded();
             admission.record(failure());
             guarded
         });
-        circuits.admit(&2, || 2).unwrap().record(Outcome::Success);
+        admit_in(&circuits, 2).unwrap().record(Outcome::Success);
         if other.join().unwrap() {
-            let anchor = circuits.store().peek(&1);
+            let anchor = circuits.keyed().store().peek(&1);
             assert_eq!(anchor.map(|anchor| state(anchor.cell())), Some(State::Open));
         }
     });
@@ -638,26 +645,26 @@ fn a_verdict_is_not_lost_to_an_eviction() {
 fn a_held_cell_stays_in_the_store() {
     explore(Some(3), || {
         let circuits = circuits(1, rules());
-        circuits.admit(&1, || 1).unwrap().record(Outcome::Success);
+        admit_in(&circuits, 1).unwrap().record(Outcome::Success);
         let other = Arc::clone(&circuits);
-        let other = thread::spawn(move || other.admit(&1, || 1).unwrap());
-        let second = circuits.admit(&2, || 2).unwrap();
+        let other = thread::spawn(move || admit_in(&other, 1).unwrap());
+        let second = admit_in(&circuits, 2).unwrap();
         let first = other.join().unwrap();
         assert!(first.is_guarded() != second.is_guarded());
         let kept = if first.is_guarded() { 1 } else { 2 };
-        assert_eq!(circuits.store().keys(), [kept]);
+        assert_eq!(circuits.keyed().store().keys(), [kept]);
     });
 }
 
 fn a_pin_by_hand_is_not_lost_to_an_eviction() {
     explore(Some(3), || {
         let circuits = circuits(1, rules());
-        circuits.admit(&1, || 1).unwrap().record(Outcome::Success);
+        admit_in(&circuits, 1).unwrap().record(Outcome::Success);
         let handle = super::KeyedCircuitBreakerHandle::new(&circuits);
         let other = thread::spawn(move || handle.force_open(&1));
-        drop(circuits.admit(&2, || 2));
+        drop(admit_in(&circuits, 2));
         if other.join().unwrap() {
-            let anchor = circuits.store().peek(&1);
+            let anchor = circuits.keyed().store().peek(&1);
             assert_eq!(anchor.map(|anchor| state(anchor.cell())), Some(State::Open));
         }
     });
@@ -669,33 +676,33 @@ fn one_key_has_one_cell() {
         let others: Vec<_> = (0..2)
             .map(|_| {
                 let circuits = Arc::clone(&circuits);
-                thread::spawn(move || circuits.get_or_insert(1).unwrap())
+                thread::spawn(move || circuits.keyed().get_or_insert(1).unwrap())
             })
             .collect();
-        let found = circuits.get_or_insert(1).unwrap();
+        let found = circuits.keyed().get_or_insert(1).unwrap();
         for other in others {
             assert!(Arc::ptr_eq(&found, &other.join().unwrap()));
         }
-        assert_eq!(circuits.store().keys(), [1]);
+        assert_eq!(circuits.keyed().store().keys(), [1]);
     });
 }
 
 fn the_capacity_is_never_exceeded() {
     explore(Some(3), || {
         let circuits = circuits(2, rules());
-        circuits.get_or_insert(1).unwrap();
+        circuits.keyed().get_or_insert(1).unwrap();
         let others: Vec<_> = [2, 3]
             .into_iter()
             .map(|key| {
                 let circuits = Arc::clone(&circuits);
-                thread::spawn(move || drop(circuits.get_or_insert(key)))
+                thread::spawn(move || drop(circuits.keyed().get_or_insert(key)))
             })
             .collect();
-        assert!(circuits.store().keys().len() <= 2);
+        assert!(circuits.keyed().store().keys().len() <= 2);
         for other in others {
             other.join().unwrap();
         }
-        assert_eq!(circuits.store().keys().len(), 2);
+        assert_eq!(circuits.keyed().store().keys().len(), 2);
     });
 }
 
@@ -708,23 +715,23 @@ fn a_forgotten_key_is_guarded_anew() {
                 ..rules()
             },
         );
-        circuits.admit(&1, || 1).unwrap().record(Outcome::Success);
+        admit_in(&circuits, 1).unwrap().record(Outcome::Success);
         let other = Arc::clone(&circuits);
         let other = thread::spawn(move || {
-            other.admit(&1, || 1).unwrap().record(failure());
+            admit_in(&other, 1).unwrap().record(failure());
         });
-        assert!(circuits.store().forget(&1));
+        assert!(circuits.keyed().store().forget(&1));
         other.join().unwrap();
         // Either the call ran in the cell that is gone, or in one that is there.
-        if let Ok(admission) = circuits.admit(&1, || 1) {
+        if let Ok(admission) = admit_in(&circuits, 1) {
             assert!(admission.is_guarded());
         }
-        let anchor = circuits.store().peek(&1).unwrap();
+        let anchor = circuits.keyed().store().peek(&1).unwrap();
         assert!(
             !anchor.cell().word().is_busy(),
             "it is not the one that is gone"
         );
-        assert_eq!(circuits.store().keys(), [1]);
+        assert_eq!(circuits.keyed().store().keys(), [1]);
     });
 }
 
@@ -737,15 +744,15 @@ fn a_cell_that_is_looked_up_while_it_is_filed_is_found() {
                 ..rules()
             },
         );
-        circuits.admit(&1, || 1).unwrap().record(failure());
+        admit_in(&circuits, 1).unwrap().record(failure());
         let other = Arc::clone(&circuits);
         let other = thread::spawn(move || {
-            let anchor = other.store().get(&1).unwrap();
+            let anchor = other.keyed().store().get(&1).unwrap();
             reset(anchor.cell());
         });
-        let second = circuits.get_or_insert(2).is_some();
+        let second = circuits.keyed().get_or_insert(2).is_some();
         other.join().unwrap();
-        assert!(circuits.get_or_insert(3).is_some(), "{second}");
+        assert!(circuits.keyed().get_or_insert(3).is_some(), "{second}");
     });
 }
 
@@ -758,15 +765,18 @@ fn a_filed_cell_that_was_looked_up_is_found() {
                 ..rules()
             },
         );
-        circuits.admit(&1, || 1).unwrap().record(failure());
-        assert!(circuits.get_or_insert(2).is_none(), "filed as cooling");
+        admit_in(&circuits, 1).unwrap().record(failure());
+        assert!(
+            circuits.keyed().get_or_insert(2).is_none(),
+            "filed as cooling"
+        );
         let other = Arc::clone(&circuits);
         let other = thread::spawn(move || {
-            let anchor = other.store().get(&1).unwrap();
+            let anchor = other.keyed().store().get(&1).unwrap();
             reset(anchor.cell());
         });
-        drop(circuits.get_or_insert(3));
+        drop(circuits.keyed().get_or_insert(3));
         other.join().unwrap();
-        assert!(circuits.get_or_insert(4).is_some());
+        assert!(circuits.keyed().get_or_insert(4).is_some());
     });
 }

@@ -178,9 +178,10 @@ fn one_of_three_callers_is_the_tripwires_probe() {
 
 fn a_turn_is_not_spent_in_an_evicted_fence() {
     explore(3, || {
-        let sessions = Arc::new(Sessions::new(1, None, shared(Rules::default()), None));
+        let sessions = Arc::new(Sessions::new(1, None, shared(Rules::default()), None, ()));
         let admit = |sessions: &Sessions<u32>, session: u32| {
-            sessions.acquire(
+            gate::acquire_in(
+                sessions,
                 &super::Owned::new(move |_: &()| session),
                 &<super::Reader>::default(),
                 &(),
