@@ -101,9 +101,10 @@ impl Rules {
             Window::Time(_) => self.minimum_calls,
         };
         let (calls, failures) = tally.totals(now);
-        // Counts are far below 2⁵³, up to which an f64 is exact.
+        // Counts are far below 2⁵³, up to which an f64 is exact. Divided, not multiplied: 7 / 100 is the float that is written 0.07, while
+        // 0.07 × 100 is above 7. Of no calls it is no number, which reaches nothing.
         #[allow(clippy::cast_precision_loss)]
-        let reached = failures as f64 >= rate.fraction * calls as f64;
+        let reached = failures as f64 / calls as f64 >= rate.fraction;
         calls >= u64::from(minimum) && reached
     }
 
