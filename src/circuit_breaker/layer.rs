@@ -40,7 +40,8 @@ pub struct CircuitBreakerLayer<C = ErrorsAsFailures, R = AsBoxError, G = One> {
 struct Settings {
     shared: Shared<Rules>,
     name: Option<Name>,
-    seed: u64,
+    /// The jitter's, if it was set. Otherwise each layer and each clone that is configured further draws one of its own.
+    seed: Option<u64>,
 }
 
 impl CircuitBreakerLayer {
@@ -54,7 +55,7 @@ impl CircuitBreakerLayer {
                 observers: Observers::default(),
             },
             name: None,
-            seed: RandomState::new().build_hasher().finish(),
+            seed: None,
         };
         Self {
             gate: settings.one(),
@@ -70,8 +71,13 @@ impl Settings {
         One::made(
             &Arc::new(self.shared.clone()),
             self.name.as_ref(),
-            self.seed,
+            self.seed(),
         )
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
+            .unwrap_or_else(|| RandomState::new().build_hasher().finish())
     }
 
     fn circuits<K: Hash + Eq + Clone>(
@@ -81,7 +87,7 @@ impl Settings {
     ) -> Circuits<K> {
         assert!(capacity > 0, "`capacity` must be at least 1, not 0");
         let shared = Arc::new(self.shared.clone());
-        Circuits::new(capacity, name_of, shared, self.name.clone(), self.seed)
+        Circuits::new(capacity, name_of, shared, self.name.clone(), self.seed())
     }
 }
 
@@ -192,9 +198,9 @@ impl<C, R, G: Renew> CircuitBreakerLayer<C, R, G> {
 
     /// Makes the jitter repeatable: the same seed gives the same cooldowns, for each key its own.
     ///
-    /// Default: a random seed for each layer.
+    /// Default: a random seed for each layer, and for each clone that is configured further.
     pub fn jitter_seed(self, seed: u64) -> Self {
-        self.set(|settings| settings.seed = seed)
+        self.set(|settings| settings.seed = Some(seed))
     }
 
     /// Trips also when at least `fraction` of the calls in `window` failed, once the window holds
@@ -327,7 +333,7 @@ impl Settings {
         gate.renew(
             &Arc::new(self.shared.clone()),
             self.name.as_ref(),
-            self.seed,
+            self.seed(),
         )
     }
 }
