@@ -615,29 +615,21 @@ impl<K: Hash + Eq + Clone> Circuits<K> {
         Cell::new(circuit, self.name_of(key), Arc::clone(&self.shared))
     }
 
-    /// The cell of `key`, made if need be; `None` if every cell is live.
-    pub(super) fn get_or_insert(&self, key: K) -> Option<CircuitAnchor> {
+    /// The cell of `key`, made if need be; or, since every cell is live, the one that found no room.
+    pub(super) fn get_or_insert(&self, key: K) -> Result<CircuitAnchor, CircuitAnchor> {
         let now = self.shared.clock.now();
         let inserted = self.store.get_or_insert(key, now, |key| self.make(key));
-        let observers = &self.shared.observers;
-        if observers.is_empty() {
-            return inserted.found.ok();
-        }
         if let Some(evicted) = inserted.evicted {
             let cell = evicted.cell();
-            observers.tell(&Event::Evicted {
-                name: cell.name().map(Name::as_str),
-                state: cell.look(|circuit, word, rules| circuit.snapshot(word, rules, now).state),
-            });
-        }
-        inserted
-            .found
-            .map_err(|unguarded| {
-                observers.tell(&Event::Unguarded {
-                    name: unguarded.cell().name().map(Name::as_str),
+            if cell.observed() {
+                cell.tell(&Event::Evicted {
+                    name: cell.name().map(Name::as_str),
+                    state: cell
+                        .look(|circuit, word, rules| circuit.snapshot(word, rules, now).state),
                 });
-            })
-            .ok()
+            }
+        }
+        inserted.found
     }
 
     /// Asks the gate of `key`'s circuit. A call that finds every circuit live runs without a permit.
@@ -667,8 +659,15 @@ impl<K: Hash + Eq + Clone> Circuits<K> {
         own: impl Fn() -> K,
     ) -> Result<Admission, Kept> {
         loop {
-            let Some(anchor) = found.or_else(|| self.get_or_insert(own())) else {
-                return Ok(Admission::none());
+            let anchor = match found.map_or_else(|| self.get_or_insert(own()), Ok) {
+                Ok(anchor) => anchor,
+                Err(unguarded) => {
+                    let cell = unguarded.cell();
+                    cell.tell(&Event::Unguarded {
+                        name: cell.name().map(Name::as_str),
+                    });
+                    return Ok(Admission::none());
+                }
             };
             match acquire_stored(anchor.cell()) {
                 Ok(Ok(ticket)) => return Ok(Admission::new(anchor, ticket)),

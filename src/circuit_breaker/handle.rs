@@ -211,7 +211,8 @@ impl<K: Hash + Eq + Clone> KeyedCircuitBreakerHandle<K> {
     {
         let mut found = self.circuits.store().get(key);
         loop {
-            let Some(anchor) = found.or_else(|| self.circuits.get_or_insert(key.to_owned())) else {
+            let made = || self.circuits.get_or_insert(key.to_owned());
+            let Ok(anchor) = found.map_or_else(made, Ok) else {
                 return false;
             };
             match force_open(anchor.cell()) {
