@@ -354,6 +354,8 @@ impl<Req> Gate<Req> for One {
         let cell = self.anchor.cell();
         let word = cell.word_before_until();
         if word.lets_all_through() {
+            // What an earlier poll found must not outlive this one, even should the inner service or the classifier unwind.
+            self.ready = Readiness::Unknown;
             return Poll::Ready(true);
         }
         if !self.at_once || !Circuit::is_open(word) {
