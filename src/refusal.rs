@@ -168,7 +168,7 @@ impl fmt::Display for Refusal {
 
 impl Error for Refusal {}
 
-/// A name in backticks, on one line, bounded, and unable to end its own quotation.
+/// A name in backticks, on one line, bounded, and unable to end its own quotation or to turn the reading direction.
 struct Quoted<'a>(&'a str);
 
 impl fmt::Display for Quoted<'_> {
@@ -176,17 +176,19 @@ impl fmt::Display for Quoted<'_> {
         f.write_char('`')?;
         let mut rest = self.0.chars();
         for c in rest.by_ref().take(SHOWN) {
-            f.write_char(if c.is_control() || c == '`' {
-                '\u{fffd}'
-            } else {
-                c
-            })?;
+            f.write_char(if is_hostile(c) { '\u{fffd}' } else { c })?;
         }
         if rest.next().is_some() {
             f.write_char('…')?;
         }
         f.write_char('`')
     }
+}
+
+/// Whether a character would end the quotation or the line, or turn the direction in which the text is read.
+fn is_hostile(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '`' | '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Finds a refusal in an error as a service returns it: a [`Refusal`], or a [`BoxError`] with one in its chain.
