@@ -264,23 +264,24 @@ impl Name {
 
     /// The name of a key's circuit: what the key displays as, cut after 256 characters.
     pub(crate) fn of_key(key: &impl fmt::Display) -> Self {
-        struct Bounded(String, usize);
+        /// A text, and how many characters it has room for; `None` once it was cut.
+        struct Bounded(String, Option<usize>);
 
         impl fmt::Write for Bounded {
             fn write_str(&mut self, text: &str) -> fmt::Result {
                 for c in text.chars() {
-                    if self.1 == 0 {
-                        self.0.push('…');
+                    let Some(room) = self.1 else {
                         return Err(fmt::Error);
-                    }
-                    self.0.push(c);
-                    self.1 -= 1;
+                    };
+                    self.1 = room.checked_sub(1);
+                    self.0.push(if self.1.is_some() { c } else { '…' });
                 }
-                Ok(())
+                // The character that found no room may have been the last one.
+                self.1.map(|_| ()).ok_or(fmt::Error)
             }
         }
 
-        let mut name = Bounded(String::new(), Self::LONGEST);
+        let mut name = Bounded(String::new(), Some(Self::LONGEST));
         // An error says that it is full, or that the key's own `Display` gave up: what is written by then is the name.
         let _ = write!(name, "{key}");
         Name::Shared(name.0.into())
