@@ -710,6 +710,11 @@ impl Machine for Circuit {
         }
     }
 
+    fn live_until(&self, rules: &Rules, now: Moment) -> Moment {
+        // A lease that is over was followed by a cooldown, noticed or not.
+        self.at(rules, now).1
+    }
+
     fn event<'a>(note: Note, name: Option<&'a str>, rules: &Rules) -> Event<'a> {
         match note {
             Note::Transition {

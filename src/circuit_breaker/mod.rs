@@ -155,8 +155,43 @@ pub enum WhenOpen {
 
 #[cfg(test)]
 mod tests {
-    use super::circuit::Circuit;
-    use crate::cell::Cell;
+    use super::circuit::{Circuit, Rules};
+    use crate::cell::{Anchor, Cell, Retirement, Shared};
+    use crate::clock::{Clock, Moment};
+    use crate::event::Observers;
+    use crate::outcome::Failure;
+    use crate::sync::Arc;
+    use std::time::Duration;
+
+    /// Else the store would look at a circuit again at each new key, from the end of its lease to the end of the cooldown after it.
+    #[test]
+    fn a_circuit_whose_lease_is_over_is_live_until_the_end_of_the_cooldown_after_it() {
+        let shared = Arc::new(Shared {
+            rules: Rules::default(),
+            clock: Clock::start(),
+            observers: Observers::default(),
+        });
+        let circuit = Circuit::new(&shared.rules, 0);
+        let anchor = Arc::new(Anchor::new(Cell::new(circuit, None, shared)));
+        let at = |secs| Moment::START.after(Duration::from_secs(secs));
+        anchor.cell().step(|circuit, rules, notes| {
+            let ticket = circuit.try_acquire(rules, at(0), notes).unwrap();
+            let fatal = Failure::fatal().into();
+            circuit.record(rules, at(0), ticket, fatal, notes);
+            circuit.try_acquire(rules, at(30), notes).unwrap();
+        });
+        for (now, until) in [(30, 60), (59, 60), (60, 90), (89, 90)] {
+            assert_eq!(
+                Cell::retire(&anchor, 1, true, at(now)),
+                Retirement::Live(at(until)),
+                "at {now} s"
+            );
+        }
+        assert_eq!(
+            Cell::retire(&anchor, 1, true, at(90)),
+            Retirement::Done { clean: false }
+        );
+    }
 
     #[test]
     fn a_circuit_takes_no_more_than_its_192_bytes() {
