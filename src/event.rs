@@ -108,7 +108,7 @@ pub enum Event<'a> {
         /// The generation in which it was admitted.
         generation: u32,
     },
-    /// A verdict came from an older generation. A failure while open restarts the cooldown; nothing else changes.
+    /// A verdict came from an older generation. A failure while open, and not pinned, restarts the cooldown; nothing else changes.
     #[non_exhaustive]
     LateVerdict {
         /// The circuit's name.

@@ -87,14 +87,14 @@ impl Refusal {
         self.reason
     }
 
-    /// The name of what refused: the layer's, or the key's where there is one circuit per key.
+    /// The name of what refused: the layer's, or the key's where keys name their circuits.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.name.as_ref().map(Name::as_str)
     }
 
-    /// How long to wait before a call may be let through, or `None` when no time is known (pinned by hand, or a cooldown without
-    /// end). It was right when the call was refused.
+    /// How long to wait before a call may be let through, or `None` when no time is known (pinned by hand, or a cooldown or a lease without
+    /// end). It was right when the circuit was asked, which may have been in `poll_ready`.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         (self.retry_after != u64::MAX).then(|| Duration::from_nanos(self.retry_after))
@@ -205,7 +205,7 @@ pub(crate) fn in_error(err: &dyn Any) -> Option<&Refusal> {
 pub enum Reason {
     /// The circuit is open and its cooldown is not over.
     CircuitOpen,
-    /// Another call is the probe.
+    /// Another call is the probe, or was: one that was dropped may keep its slot until its lease ends.
     ProbeInFlight,
     /// Somebody pinned the circuit open by hand.
     ForcedOpen,

@@ -18,7 +18,7 @@
 //!
 //! # Code of the user's
 //!
-//! A key's `Hash` runs once for each question, and its `Eq` before anything is changed; inside, keys go by their hash and a number. So a
+//! A key's `Hash` runs before the lock is taken, its `Eq` and `Borrow` under it, but before anything is changed; inside, keys go by their hash and a number. So a
 //! key that panics breaks nothing. Nothing of the user's is dropped under the lock.
 
 use std::borrow::Borrow;

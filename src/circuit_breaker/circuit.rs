@@ -218,8 +218,8 @@ impl Denied {
 pub enum Recorded {
     /// It was of the current generation, and counted.
     Applied,
-    /// It came from an older generation, or from a call without a permit. A failure while the circuit is open has restarted the
-    /// cooldown; nothing else changed.
+    /// It came from an older generation, or from a call that nobody guards: its circuit was forgotten, or it had none. A failure while the circuit is open, and
+    /// not pinned, has restarted the cooldown; nothing else changed.
     Stale,
 }
 
@@ -254,7 +254,7 @@ pub struct CircuitBreakerSnapshot {
     pub streak: u32,
     /// What is left of the cooldown, zero once a probe is due, or of the probe's lease; `None` if neither runs, or it has no end.
     pub time_left: Option<Duration>,
-    /// How often it has tripped since it was made or reset.
+    /// How often it has tripped or was pinned open, since it was made or reset.
     pub trips: u64,
     /// The kind of the last failure since it was made or reset.
     pub last_failure: Option<FailureKind>,

@@ -162,7 +162,7 @@ impl<C, R, G: Renew> CircuitBreakerLayer<C, R, G> {
         self.set_rules(|rules| rules.on_cancel = rule)
     }
 
-    /// Multiplies the cooldown by `factor` after every failed probe, up to `max`. It starts anew when the circuit closes. A
+    /// Multiplies the cooldown by `factor` after every failed probe, one whose lease ended among them, up to `max`. It starts anew when the circuit closes. A
     /// `max` below the recovery duration stops the growth at once.
     ///
     /// Default: the cooldown does not grow.
@@ -258,15 +258,15 @@ impl<C, R, G: Renew> CircuitBreakerLayer<C, R, G> {
         self.set_rules(|rules| rules.retry_after_cap = cap)
     }
 
-    /// Refuses nothing. The circuit moves as if it did, and events tell what it would have refused; such a call runs without a permit, and its
-    /// result is not recorded.
+    /// Refuses nothing but calls to an inner service that was not polled ready. The circuit moves as if it refused, and events tell what it would have
+    /// refused; such a call runs without a permit, and its result is not recorded. The oracle says yes to everything.
     ///
     /// Default: off.
     pub fn observe_only(self) -> Self {
         self.set_rules(|rules| rules.observe_only = true)
     }
 
-    /// Adds an observer: a closure over `&Event<'_>`, or a type of the trait. Several may be added.
+    /// Adds an observer: a closure over `&Event<'_>`, or a type of [`Observe`]. Several may be added.
     pub fn observe(self, observer: impl Observe + Send + Sync + 'static) -> Self {
         self.set(|settings| settings.shared.observers.add(StdArc::new(observer)))
     }
@@ -339,7 +339,7 @@ impl Settings {
 }
 
 impl<C, R> CircuitBreakerLayer<C, R> {
-    /// What `poll_ready` does while the circuit is open.
+    /// What `poll_ready` does while the circuit would refuse.
     ///
     /// Default: [`WhenOpen::Refuse`].
     pub fn when_open(self, when_open: WhenOpen) -> Self {
@@ -348,11 +348,13 @@ impl<C, R> CircuitBreakerLayer<C, R> {
 
     /// One circuit for each key that the request holds, at most `capacity` of them. The key names its circuit, by its `Display`.
     ///
-    /// A key is cloned only when its circuit is made. Circuits that are closed, clean and idle are evicted first, the least
+    /// A key that has a circuit is not cloned for a call. Circuits that are closed, clean and idle are evicted first, the least
     /// recently used one first; then those that are not, but where nothing runs any more. One with a call in flight, a cooldown or a lease that still runs, or one pinned open is never
     /// evicted; while all are such, a new key is served unguarded, and an event says so.
     ///
-    /// Keys are kept whole, so bound their length where a stranger chooses them.
+    /// Keys are kept whole, so bound their length where a stranger chooses them. Their `Eq` and `Borrow` may run while the store is locked: they
+    /// must not come back to the layer.
+    ///
     /// [`when_open`](Self::when_open) has no meaning here: the key is not known when readiness is asked for.
     ///
     /// # Panics
@@ -447,7 +449,8 @@ impl<C, R, K, S> CircuitBreakerLayer<C, R, PerKey<K, S>> {
 
 impl<C, R, F> CircuitBreakerLayer<C, R, PerKey<String, Borrowed<F, str>>> {
     /// Sends a call that its key's circuit refuses to the first of the key's substitutes whose circuit lets it through. `rewrite` puts the
-    /// substitute's name into the request. When all refuse, the refusal names the key that was asked for, and the shortest of the waits.
+    /// substitute's name into the request; if it panics, the call that it rewrote was cancelled. When all refuse, the refusal names the key that was asked
+    /// for, and the shortest of the waits.
     ///
     /// See [`HealthRouter`] for an example.
     pub fn substitute<Req, W>(

@@ -85,11 +85,14 @@
 //! With one circuit, `poll_ready` asks the oracle. If the circuit would refuse, the inner service is not asked, `poll_ready` is ready, and the call is
 //! refused at once; it is never `Ready(Err)` for an open circuit, which would kill a `Buffer`. If it would allow, inner readiness is polled, and a caller
 //! who waits there is woken by every transition, to be refused if the circuit has tripped. The probe's slot is taken in `call`
-//! alone. With [`WhenOpen::NotReady`] an open circuit is not ready instead.
+//! alone. With [`WhenOpen::NotReady`] a circuit that would refuse is not ready instead.
 //!
-//! A call is refused with [`Reason::NotReady`](crate::Reason::NotReady), and takes no probe, when its inner service was not polled ready: nobody asked, or the circuit
-//! was open when they did and became due since. The answer that `poll_ready` gave holds for one call. It reads the clock, and `call` does so again only if
-//! less than a second of the wait was left, or the circuit has moved since.
+//! The answer of no that `poll_ready` gave holds for one call, and so does the wait that it read: `call` reads the clock again only if less than a second of
+//! that wait was left, or the circuit has moved since. A caller who lets much time pass between the two is told the wait of then, even if the circuit
+//! is due by now.
+//!
+//! A call that the circuit would let through, but whose inner service was not polled ready, is refused with [`Reason::NotReady`](crate::Reason::NotReady) and
+//! takes no probe: nobody asked, or the circuit refused when they did and no longer does. It may be polled and called again at once.
 //!
 //! With a circuit per key, the key is not known when readiness is asked for: it passes through, and the gate is asked in `call`.
 //!
@@ -133,7 +136,7 @@ pub use self::window::Window;
 pub enum Cancelled {
     /// An ordinary call says nothing. A probe keeps its slot until its lease ends, and then counts as failed.
     Ignore,
-    /// Nobody learnt anything: a probe gives its slot back at once.
+    /// Nobody learnt anything: an ordinary call says nothing, and a probe gives its slot back at once.
     Release,
     /// A failure now.
     Failure,
@@ -142,14 +145,14 @@ pub enum Cancelled {
     FailureAfter(Duration),
 }
 
-/// What `poll_ready` does while the circuit is open.
+/// What `poll_ready` does while the circuit would refuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenOpen {
     /// It is ready, and the call is refused at once.
     Refuse,
-    /// It is pending until a probe may go, so that `tower::balance` and its like choose another endpoint. It needs a tokio runtime with
-    /// time.
+    /// It is pending while a call would be refused: until the cooldown is over, the probe's slot is free, or the circuit is closed. So `tower::balance` and
+    /// its like choose another endpoint. It needs a tokio runtime with time.
     NotReady,
 }
 
