@@ -4,6 +4,7 @@ use std::any::Any;
 use std::borrow::Cow;
 use std::error::Error;
 use std::fmt::{self, Write as _};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -118,7 +119,7 @@ impl Refusal {
         self.count
     }
 
-    /// Finds the refusal in an error, or in the chain of its sources.
+    /// Finds the refusal in an error, or in the chain of its sources, those that an [`io::Error`] holds included.
     ///
     /// # Examples
     ///
@@ -144,7 +145,15 @@ impl Refusal {
     /// ```
     #[must_use]
     pub fn find<'a>(err: &'a (dyn Error + 'static)) -> Option<&'a Refusal> {
-        std::iter::successors(Some(err), |&err| err.source()).find_map(|err| err.downcast_ref())
+        std::iter::successors(Some(err), |&err| below(err)).find_map(|err| err.downcast_ref())
+    }
+}
+
+/// The error that `err` was made from. An `io::Error` names as its source that of the error it holds, and so would hide the one that it holds.
+fn below<'a>(err: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
+    match err.downcast_ref().and_then(io::Error::get_ref) {
+        Some(held) => Some(held),
+        None => err.source(),
     }
 }
 
