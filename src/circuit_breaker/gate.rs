@@ -784,7 +784,10 @@ where
 {
     fn admit(&self, circuits: &Circuits<K>, req: &mut Req) -> Result<Admission, Refusal> {
         let key = (self.f)(req);
-        circuits.admit(&key, || key.clone())
+        let answer = circuits.admit(&key, || key.clone());
+        // Before it is returned: should the key panic when it is dropped, the permit would be leaked.
+        drop(key);
+        answer
     }
 
     fn not_ready(&self, circuits: &Circuits<K>, req: &Req) -> Refusal {
