@@ -25,6 +25,9 @@ LIMITS = {
     "refusal.run_time_name": ("bare.success", None, 1),
     "refusal.boxed": ("bare.success", None, 1),
     "per_key.success": ("bare_per_key.success", 6, 0),
+    "fallback.primary": ("bare.success", 3, 0),
+    "fallback.rewriting": ("bare.success", 3, 0),
+    "tripwire.success": ("bare_lines.success", 4, 0),
 }
 
 

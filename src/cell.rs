@@ -105,6 +105,10 @@ impl<M: Machine> Cell<M> {
         self.name.as_ref()
     }
 
+    pub(crate) fn observers(&self) -> &Observers {
+        &self.shared.observers
+    }
+
     #[inline]
     pub(crate) fn observed(&self) -> bool {
         !self.shared.observers.is_empty()
@@ -176,6 +180,20 @@ impl<M: Machine> Cell<M> {
             }
             Ok(f(&mut inside.machine, rules, &mut inside.notes))
         })
+    }
+
+    /// Lets the machine change what neither its word nor its moment mirrors, at the price of the lock alone: the word is not marked, and what
+    /// it counted is not taken over. `None`, with nothing changed, where that is not enough, or the cell is gone from its store: then
+    /// take a step.
+    // Always, since what it is given is short, and a call of its own would cost a tenth of the whole.
+    #[allow(clippy::inline_always)]
+    #[inline(always)]
+    pub(crate) fn quietly<R>(&self, f: impl FnOnce(&mut M, &M::Rules) -> Option<R>) -> Option<R> {
+        let mut inside = lock(&self.inside);
+        if inside.retired {
+            return None;
+        }
+        f(&mut inside.machine, &self.shared.rules)
     }
 
     fn step_inside<R>(&self, f: impl FnOnce(&mut Inside<M>, &M::Rules) -> R) -> R {

@@ -6,6 +6,7 @@
 //! | layer | guards | what it does when things go wrong |
 //! | --- | --- | --- |
 //! | [`CircuitBreakerLayer`] | a tool: one circuit, or one per key | refuses calls at once, until one probe has proved recovery |
+//! | [`FallbackLayer`] | a model | routes to a chain of backups, until probes have proved the primary |
 //! | [`HealthRouter`], a table for a keyed [`CircuitBreakerLayer`] | a tool with substitutes | sends the call to a healthy substitute instead of refusing |
 //!
 //! # Order of the layers
@@ -66,6 +67,7 @@ mod cell;
 pub mod circuit_breaker;
 mod clock;
 mod event;
+pub mod fallback;
 pub mod health_router;
 mod machine;
 mod outcome;
@@ -74,17 +76,28 @@ mod refusal;
 pub mod retry;
 mod store;
 mod sync;
+pub mod tripwire;
 
 pub use self::circuit_breaker::{
     Cancelled, CircuitBreaker, CircuitBreakerHandle, CircuitBreakerLayer, CircuitBreakerSnapshot,
     KeyedCircuitBreakerHandle, Permit, Recorded, WhenOpen, Window,
 };
-pub use self::event::{Event, Observe, State, TransitionReason};
+pub use self::event::{EntryChange, Event, FallbackState, Observe, State, TransitionReason};
+pub use self::fallback::{
+    EntrySnapshot, Exhausted, Fallback, FallbackHandle, FallbackLayer, FallbackSnapshot,
+    UnknownEntry,
+};
 pub use self::health_router::HealthRouter;
 pub use self::outcome::{
     Classify, ErrorsAsFailures, Failure, FailureKind, Outcome, RefusalsAsFailures,
 };
 pub use self::refusal::{AsBoxError, IntoError, Reason, Refusal, Refuse, RefuseWith};
+#[cfg(feature = "json")]
+pub use self::tripwire::JsonDigest;
+pub use self::tripwire::{
+    Digest, Digester, HashDigest, KeyedTripwireHandle, Limit, Tripwire, TripwireHandle,
+    TripwireLayer, TripwireSnapshot,
+};
 
 /// A boxed error, as tower's.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

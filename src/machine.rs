@@ -35,7 +35,7 @@ pub(crate) trait Machine {
     }
 
     /// A note as observers see it.
-    fn event<'a>(note: Self::Note, name: Option<&'a str>, rules: &Self::Rules) -> Event<'a>;
+    fn event<'a>(note: Self::Note, name: Option<&'a str>, rules: &'a Self::Rules) -> Event<'a>;
 }
 
 /// Whether the store may evict a machine, calls in flight left aside.

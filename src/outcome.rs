@@ -108,6 +108,48 @@ impl fmt::Display for FailureKind {
     }
 }
 
+/// What a call says that was dropped before its verdict: a timeout outside, a task that was aborted, a caller who went away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Cancelled {
+    /// An ordinary call says nothing. A probe keeps its slot until its lease ends, and then counts as failed.
+    Ignore,
+    /// Nobody learnt anything: an ordinary call says nothing, and a probe gives its slot back at once.
+    Release,
+    /// A failure now.
+    Failure,
+    /// A failure if it ran at least so long, else as `Release`. For a timeout outside, give a little less than its duration. Every call
+    /// reads the clock when it is admitted.
+    FailureAfter(Duration),
+}
+
+impl Cancelled {
+    /// Whether it depends on how long the call ran.
+    pub(crate) fn is_timed(self) -> bool {
+        matches!(self, Cancelled::FailureAfter(_))
+    }
+
+    /// What a dropped call says; `None` if it says nothing, not even that a probe's slot is free.
+    pub(crate) fn judge(self, ran: impl FnOnce() -> Duration) -> Option<Outcome> {
+        match self {
+            Cancelled::Ignore => None,
+            Cancelled::Failure => Some(Failure::transient().into()),
+            Cancelled::FailureAfter(least) if ran() >= least => Some(Failure::transient().into()),
+            Cancelled::Release | Cancelled::FailureAfter(_) => Some(Outcome::Neutral),
+        }
+    }
+}
+
+/// What became of a verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Recorded {
+    /// It was of the current generation, and counted.
+    Applied,
+    /// It came from an older generation, or from a call that nobody guards: its circuit was forgotten, or it had none. A failure while the circuit is open, and
+    /// not pinned, has restarted the cooldown; nothing else changed.
+    Stale,
+}
+
 /// Decides what a call's result says of the guarded thing.
 ///
 /// Closures of the same shape are classifiers; annotate their argument. A classifier runs outside every lock. If it panics,

@@ -35,14 +35,33 @@ pub struct Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layer {
     CircuitBreaker,
+    Fallback,
+    Tripwire {
+        /// How many calls repeat: 1, or more for a round of calls.
+        period: u32,
+    },
 }
 
 impl Refusal {
     /// A circuit breaker's refusal.
     #[inline]
     pub(crate) const fn breaker(reason: Reason) -> Self {
+        Self::of(Layer::CircuitBreaker, reason)
+    }
+
+    /// A fallback's refusal.
+    pub(crate) const fn fallback(reason: Reason) -> Self {
+        Self::of(Layer::Fallback, reason)
+    }
+
+    /// A tripwire's refusal. `period` is how many calls repeat, if that is why.
+    pub(crate) const fn tripwire(reason: Reason, period: u32) -> Self {
+        Self::of(Layer::Tripwire { period }, reason)
+    }
+
+    const fn of(layer: Layer, reason: Reason) -> Self {
         Self {
-            layer: Layer::CircuitBreaker,
+            layer,
             reason,
             name: None,
             retry_after: u64::MAX,
@@ -79,6 +98,16 @@ impl Refusal {
     #[inline]
     pub(crate) fn with_last_failure(mut self, kind: Option<FailureKind>) -> Self {
         self.last_failure = kind;
+        self
+    }
+
+    pub(crate) fn with_tripped_by(mut self, reason: Option<Reason>) -> Self {
+        self.tripped_by = reason;
+        self
+    }
+
+    pub(crate) fn with_count(mut self, count: Option<u32>) -> Self {
+        self.count = count;
         self
     }
 
@@ -160,7 +189,7 @@ fn below<'a>(err: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { layer, name, .. } = self;
-        match layer {
+        match *layer {
             Layer::CircuitBreaker => {
                 f.write_str("tool ")?;
                 if let Some(name) = name {
@@ -171,6 +200,67 @@ impl fmt::Display for Refusal {
                     _ => "temporarily unavailable: circuit breaker open",
                 })
             }
+            Layer::Fallback => {
+                f.write_str("model ")?;
+                if let Some(name) = name {
+                    write!(f, "{} ", Quoted(name.as_str()))?;
+                }
+                f.write_str(match self.reason {
+                    Reason::NotReady => "was called before it was ready: call it again",
+                    Reason::ProbeInFlight => {
+                        "temporarily unavailable: its recovery is being tested, and its backups are unavailable too"
+                    }
+                    _ => "temporarily unavailable, and its backups too",
+                })
+            }
+            Layer::Tripwire { period } => {
+                f.write_str("tool ")?;
+                if let Some(name) = name {
+                    write!(f, "{} ", Quoted(name.as_str()))?;
+                }
+                self.write_tripwire(period, f)
+            }
+        }
+    }
+}
+
+impl Refusal {
+    /// Which rule, how often, and what to do instead.
+    fn write_tripwire(&self, period: u32, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.reason == Reason::NotReady {
+            return f.write_str("was called before it was ready: call it again");
+        }
+        let count = self.count.unwrap_or_default();
+        let s = if count == 1 { "" } else { "s" };
+        let again = self.reason == Reason::TripwireOpen;
+        f.write_str(if again {
+            "was not called, because this run was stopped: "
+        } else {
+            "was not called: "
+        })?;
+        match self.tripped_by.unwrap_or(self.reason) {
+            Reason::MaxTurns => write!(
+                f,
+                "all {count} turn{s} of the run are spent. Make no more calls, and answer with what you have"
+            ),
+            Reason::IdenticalCall if period > 1 => write!(
+                f,
+                "the same {period} calls came {count} time{s} in a row. Do not go round again: \
+                 change the arguments, try something else, or answer with what you have"
+            ),
+            Reason::IdenticalCall => write!(
+                f,
+                "the same call came {count} time{s} in a row. Do not repeat it: \
+                 change its arguments, try something else, or answer with what you have"
+            ),
+            Reason::ErrorStreak => write!(
+                f,
+                "{count} call{s} failed in a row. Do not try the same again: \
+                 read the errors, change the approach, or say what is wrong"
+            ),
+            _ => f.write_str(
+                "the run's time is over. Make no more calls, and answer with what you have",
+            ),
         }
     }
 }
@@ -415,6 +505,59 @@ mod tests {
         assert_eq!(
             Refusal::breaker(Reason::NotReady).to_string(),
             "tool was called before it was ready: call it again"
+        );
+    }
+
+    #[test]
+    fn a_fallbacks_refusal_names_the_primary_and_says_why() {
+        let text = |reason| {
+            Refusal::fallback(reason)
+                .with_name(Some(Name::Static("gpt-5")))
+                .to_string()
+        };
+        assert_eq!(
+            text(Reason::FallbackExhausted),
+            "model `gpt-5` temporarily unavailable, and its backups too"
+        );
+        assert_eq!(
+            text(Reason::ProbeInFlight),
+            "model `gpt-5` temporarily unavailable: its recovery is being tested, and its backups are unavailable too"
+        );
+        assert_eq!(
+            text(Reason::NotReady),
+            "model `gpt-5` was called before it was ready: call it again"
+        );
+    }
+
+    #[test]
+    fn a_tripwires_refusal_tells_the_rule_and_what_to_do_instead() {
+        let text = |reason, period, count| {
+            Refusal::tripwire(reason, period)
+                .with_name(Some(Name::Static("search")))
+                .with_count(count)
+                .to_string()
+        };
+        assert_eq!(
+            text(Reason::NotReady, 1, None),
+            "tool `search` was called before it was ready: call it again"
+        );
+        assert_eq!(
+            text(Reason::Deadline, 1, None),
+            "tool `search` was not called: the run's time is over. Make no more calls, and answer with what you have"
+        );
+        assert!(text(Reason::ErrorStreak, 1, Some(1)).contains("1 call failed in a row"));
+        assert!(text(Reason::ErrorStreak, 1, Some(2)).contains("2 calls failed in a row"));
+        assert!(text(Reason::MaxTurns, 1, Some(0)).contains("all 0 turns of the run are spent"));
+        let later = Refusal::tripwire(Reason::TripwireOpen, 2)
+            .with_tripped_by(Some(Reason::IdenticalCall))
+            .with_count(Some(3));
+        assert_eq!(later.tripped_by(), Some(Reason::IdenticalCall));
+        assert_eq!(later.count(), Some(3));
+        assert!(
+            later.to_string().starts_with(
+                "tool was not called, because this run was stopped: the same 2 calls came 3 times in a row"
+            ),
+            "{later}"
         );
     }
 

@@ -7,7 +7,7 @@
 use gungraun::prelude::*;
 use gungraun::{Callgrind, EventKind};
 use tower_breaker_benches::{
-    Inner, ToolCall, Tools, calls, calls_by_key, calls_by_turns,
+    Inner, Line, Lines, ToolCall, Tools, calls, calls_by_key, calls_by_turns, calls_of_lines,
     guarded::{self, KEYS, warm},
 };
 use tower_service::Service;
@@ -19,6 +19,7 @@ const CALLS: u64 = 10_000;
 const BARE: u64 = 10;
 const BARE_BY_TURNS: u64 = 8;
 const BARE_PER_KEY: u64 = 11;
+const BARE_LINES: u64 = 18;
 
 /// What a run may cost beside its calls: the loop's start and end.
 const ONCE: u64 = 1_000;
@@ -105,6 +106,35 @@ fn per_key<S: Service<&'static ToolCall>>(service: ByKey<S>) -> ByKey<S> {
     run_by_key(service)
 }
 
+#[library_benchmark]
+#[bench::primary(args = (warm(guarded::fallback())), config = limit(BARE + 80))]
+#[bench::rewriting(args = (warm(guarded::fallback_rewriting())), config = limit(BARE + 80))]
+fn fallback<S: Service<u64>>(service: S) -> S {
+    run(service)
+}
+
+fn run_lines<S: Service<Line>>(mut service: S) -> S {
+    calls_of_lines(&mut service, CALLS);
+    service
+}
+
+fn warm_lines<S: Service<Line>>(mut service: S) -> S {
+    calls_of_lines(&mut service, 2);
+    service
+}
+
+#[library_benchmark]
+#[bench::success(args = (Lines), config = limit(BARE_LINES))]
+fn bare_lines<S: Service<Line>>(service: S) -> S {
+    run_lines(service)
+}
+
+#[library_benchmark]
+#[bench::success(args = (warm_lines(guarded::fence())), config = limit(BARE_LINES + 250))]
+fn tripwire<S: Service<Line>>(service: S) -> S {
+    run_lines(service)
+}
+
 library_benchmark_group!(
     name = breaker,
     benchmarks = [
@@ -114,7 +144,10 @@ library_benchmark_group!(
         closed,
         closed_by_turns,
         refusal,
-        per_key
+        per_key,
+        fallback,
+        bare_lines,
+        tripwire
     ]
 );
 

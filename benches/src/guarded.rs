@@ -1,12 +1,12 @@
-//! The breaker in the shapes that are measured.
+//! The three layers in the shapes that are measured.
 
 use std::time::Duration;
 
-use tower_breaker::{CircuitBreakerLayer, Refusal};
+use tower_breaker::{CircuitBreakerLayer, FallbackLayer, Refusal, TripwireLayer};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::{Failed, Inner, POISON, ToolCall, Tools, calls, drive};
+use crate::{Failed, Inner, Line, Lines, POISON, ToolCall, Tools, calls, drive};
 
 /// A cooldown that outlasts every measurement.
 pub const FOREVER: Duration = Duration::from_secs(24 * 60 * 60);
@@ -106,6 +106,32 @@ pub fn by_key()
             },
         )
         .layer(Tools)
+}
+
+/// A healthy primary with two backups.
+#[must_use]
+pub fn fallback() -> impl Service<u64, Response = u64> + Clone + Send + 'static {
+    FallbackLayer::new("primary")
+        .backup("a", Inner)
+        .backup("b", Inner)
+        .recovery_timeout(FOREVER)
+        .layer(Inner)
+}
+
+/// A healthy primary with two backups behind the same service. What rewriting costs is the caller's.
+#[must_use]
+pub fn fallback_rewriting() -> impl Service<u64, Response = u64> + Clone + Send + 'static {
+    FallbackLayer::rewriting("primary", |_: &mut u64, _: &str| ())
+        .model("a")
+        .model("b")
+        .recovery_timeout(FOREVER)
+        .layer(Inner)
+}
+
+/// A fence that never closes for good: every call is new, and its turns do not end.
+#[must_use]
+pub fn fence() -> impl Service<Line, Response = u64> + Clone + Send + 'static {
+    TripwireLayer::new().max_turns(u32::MAX).layer(Lines)
 }
 
 /// Fails `failures` calls, and makes sure that the next one is refused: an inner service would answer

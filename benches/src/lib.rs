@@ -60,6 +60,33 @@ impl Service<u64> for Inner {
     }
 }
 
+/// A request of 32 bytes.
+pub type Line = [u8; 32];
+
+/// The inner service of the calls of 32 bytes, no two of which are alike.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Lines;
+
+impl Service<Line> for Lines {
+    type Response = u64;
+    type Error = Failed;
+    type Future = Ready<Result<u64, Failed>>;
+
+    #[inline]
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Failed>> {
+        Poll::Ready(Ok(()))
+    }
+
+    #[inline]
+    fn call(&mut self, request: Line) -> Self::Future {
+        ready(if request[31] == u8::MAX {
+            Err(Failed)
+        } else {
+            Ok(u64::from(request[0]))
+        })
+    }
+}
+
 /// The inner service that cannot fail.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sure;
@@ -168,6 +195,16 @@ pub fn calls_by_turns<S: Service<u64>>(service: &mut S, calls: u64) {
     for _ in 0..calls / 2 {
         let _ = drive(service, 0);
         let _ = drive(service, POISON);
+    }
+}
+
+/// `calls` calls of 32 bytes each, every one another.
+#[inline(always)]
+pub fn calls_of_lines<S: Service<Line>>(service: &mut S, calls: u64) {
+    let mut line = [7; 32];
+    for request in 0..calls {
+        line[..8].copy_from_slice(&request.to_le_bytes());
+        let _ = drive(service, line);
     }
 }
 

@@ -54,6 +54,12 @@ fn a_success_allocates_nothing() {
 }
 
 #[test]
+fn a_turn_of_a_healthy_primary_allocates_nothing() {
+    assert_eq!(of_calls(guarded::fallback()), NOTHING);
+    assert_eq!(of_calls(guarded::fallback_rewriting()), NOTHING);
+}
+
+#[test]
 fn success_and_failure_by_turns_allocate_nothing() {
     let mut service = warm(guarded::tolerant());
     let ((), counted) = allocated(|| calls_by_turns(&mut service, CALLS));

@@ -1,22 +1,18 @@
-//! A tool server on loopback whose own script decides how it behaves, and whose own log tells what it really saw.
+//! A server on loopback, of a tool or of a model. Its own script decides how it behaves, and its own log tells what it really saw.
 
-use std::convert::Infallible;
 use std::fmt;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{HeaderName, RETRY_AFTER};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpListener;
-use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
+
+use crate::loopback::Loopback;
 
 /// The headers by which the log tells callers and their calls apart.
 pub const AGENT: HeaderName = HeaderName::from_static("x-agent");
@@ -34,6 +30,15 @@ pub enum Act {
         status: u16,
         retry_after: Option<Duration>,
     },
+}
+
+impl Act {
+    const fn fail(status: u16) -> Self {
+        Act::Fail {
+            status,
+            retry_after: None,
+        }
+    }
 }
 
 impl fmt::Display for Act {
@@ -63,43 +68,44 @@ pub struct Seen {
     pub at: Duration,
     pub agent: String,
     pub call: String,
+    pub path: String,
+    pub body: String,
     pub act: Act,
 }
 
+/// What a healthy server answers to a path: a status, which may tell its caller of a mistake, and a text.
+pub type Pages = fn(&str) -> (u16, String);
+
 /// A running server. It ends when it is dropped.
-pub struct ToolServer {
-    address: SocketAddr,
+pub struct Server {
+    loopback: Loopback,
     desk: Arc<Desk>,
-    accepting: JoinHandle<()>,
 }
 
 /// What the connections share.
 struct Desk {
     started: Instant,
-    script: Script,
+    script: Mutex<Vec<(Duration, Act)>>,
+    pages: Pages,
     log: Mutex<Vec<Seen>>,
 }
 
-impl ToolServer {
+impl Server {
     /// Starts it on a free port of the loopback interface.
-    pub async fn start(script: Script) -> io::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-        let address = listener.local_addr()?;
+    pub async fn start(script: Script, pages: Pages) -> io::Result<Self> {
         let desk = Arc::new(Desk {
             started: Instant::now(),
-            script,
+            script: Mutex::new(script.to_vec()),
+            pages,
             log: Mutex::default(),
         });
-        let accepting = tokio::spawn(accept(listener, Arc::clone(&desk)));
-        Ok(Self {
-            address,
-            desk,
-            accepting,
-        })
+        let handler = Arc::clone(&desk);
+        let loopback = Loopback::serve(move |request| Arc::clone(&handler).handle(request)).await?;
+        Ok(Self { loopback, desk })
     }
 
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.loopback.address()
     }
 
     /// The time by which the script runs and the log is kept.
@@ -112,14 +118,19 @@ impl ToolServer {
         self.desk.started + at
     }
 
+    /// Adds to its script: this is what it does from now on.
+    pub fn now_does(&self, act: Act) {
+        lock(&self.desk.script).push((self.now(), act));
+    }
+
     /// Every request so far, in the order of arrival.
     pub fn log(&self) -> Vec<Seen> {
-        self.desk.log().clone()
+        lock(&self.desk.log).clone()
     }
 
     /// What it did with the requests of one call: none if the call never came here, several if it was retried.
     pub fn acts_for(&self, agent: &str, call: &str) -> Vec<Act> {
-        let log = self.desk.log();
+        let log = lock(&self.desk.log);
         let of_call = log
             .iter()
             .filter(|seen| seen.agent == agent && seen.call == call);
@@ -127,65 +138,52 @@ impl ToolServer {
     }
 }
 
-impl Drop for ToolServer {
-    fn drop(&mut self) {
-        // The connections belong to the task that accepts them, and end with it.
-        self.accepting.abort();
-    }
-}
-
-async fn accept(listener: TcpListener, desk: Arc<Desk>) {
-    let mut connections = JoinSet::new();
-    while let Ok((stream, _)) = listener.accept().await {
-        let desk = Arc::clone(&desk);
-        let service = service_fn(move |request| Arc::clone(&desk).handle(request));
-        // A caller who gives up closes its connection: that is an error here, and none of ours.
-        connections.spawn(async move {
-            let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-            drop(connection.await);
-        });
-        while connections.try_join_next().is_some() {}
-    }
+fn lock<T>(kept: &Mutex<T>) -> MutexGuard<'_, T> {
+    kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Desk {
-    fn log(&self) -> std::sync::MutexGuard<'_, Vec<Seen>> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn act(&self, at: Duration) -> Act {
-        let begun = self.script.iter().take_while(|(from, _)| *from <= at);
+        let script = lock(&self.script);
+        let begun = script.iter().take_while(|(from, _)| *from <= at);
         begun.last().map_or(Act::Answer, |(_, act)| *act)
     }
 
-    async fn handle(
-        self: Arc<Self>,
-        request: Request<Incoming>,
-    ) -> Result<Response<Full<Bytes>>, Infallible> {
+    async fn handle(self: Arc<Self>, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let at = self.started.elapsed();
-        let act = self.act(at);
+        let (head, body) = request.into_parts();
+        let body = body
+            .collect()
+            .await
+            .map(http_body_util::Collected::to_bytes);
+        let path = head.uri.path();
+        let (act, text) = match self.act(at) {
+            Act::Answer => match (self.pages)(path) {
+                (200, text) => (Act::Answer, text),
+                (status, text) => (Act::fail(status), text),
+            },
+            act => (act, "overloaded".to_owned()),
+        };
         let header = |name: HeaderName| {
-            let value = request.headers().get(name);
+            let value = head.headers.get(name);
             let text = value.and_then(|value| value.to_str().ok());
             text.unwrap_or("?").to_owned()
         };
-        self.log().push(Seen {
+        lock(&self.log).push(Seen {
             at,
             agent: header(AGENT),
             call: header(CALL),
+            path: path.to_owned(),
+            body: String::from_utf8_lossy(&body.unwrap_or_default()).into_owned(),
             act,
         });
-        let (status, retry_after, text) = match act {
+        let (status, retry_after) = match act {
             Act::Hang => std::future::pending().await,
-            Act::Answer => {
-                let path = request.uri().path();
-                let topic = path.rsplit('/').next().unwrap_or(path);
-                (200, None, format!("three pages about {topic}"))
-            }
+            Act::Answer => (200, None),
             Act::Fail {
                 status,
                 retry_after,
-            } => (status, retry_after, "overloaded".to_owned()),
+            } => (status, retry_after),
         };
         let mut response = Response::new(Full::from(text));
         *response.status_mut() = StatusCode::from_u16(status).unwrap_or_default();
@@ -193,6 +191,26 @@ impl Desk {
             let seconds = wait.as_secs().into();
             response.headers_mut().insert(RETRY_AFTER, seconds);
         }
-        Ok(response)
+        response
     }
+}
+
+/// The last part of a path: what a call asks for.
+pub fn topic(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// What the server did with a call's attempts, equal ones counted.
+pub fn in_short(acts: &[Act]) -> String {
+    let mut parts = Vec::new();
+    for run in acts.chunk_by(|one, next| one == next) {
+        parts.push(match run.len() {
+            1 => run[0].to_string(),
+            more => format!("{} {more} times", run[0]),
+        });
+    }
+    if parts.is_empty() {
+        parts.push("(not called)".to_owned());
+    }
+    parts.join(", ")
 }

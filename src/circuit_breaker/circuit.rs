@@ -25,12 +25,12 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher;
 use std::time::Duration;
 
+use super::WhenOpen;
 use super::window::{Tally, Window};
-use super::{Cancelled, WhenOpen};
 use crate::clock::{Moment, nanos};
 use crate::event::{Event, State, TransitionReason};
 use crate::machine::{Machine, Notes, Rest, Word};
-use crate::outcome::{Failure, FailureKind, Outcome};
+use crate::outcome::{Cancelled, Failure, FailureKind, Outcome, Recorded};
 use crate::refusal::{Name, Reason, Refusal};
 
 /// How a circuit decides.
@@ -88,7 +88,7 @@ impl Default for Rules {
 impl Rules {
     /// Whether a verdict may depend on how long the call ran.
     pub(super) fn are_timed(&self) -> bool {
-        self.slow_call.is_some() || matches!(self.on_cancel, Cancelled::FailureAfter(_))
+        self.slow_call.is_some() || self.on_cancel.is_timed()
     }
 
     /// Whether the failure rate, if one is set, calls for a trip.
@@ -101,8 +101,8 @@ impl Rules {
             Window::Time(_) => self.minimum_calls,
         };
         let (calls, failures) = tally.totals(now);
-        // Counts are far below 2⁵³, up to which an f64 is exact. Divided, not multiplied: 7 / 100 is the float that is written 0.07, while
-        // 0.07 × 100 is above 7. Of no calls it is no number, which reaches nothing.
+        // Divided, and not multiplied: of counts far below 2⁵³, the quotient is rounded as the fraction itself is, so that the two are
+        // equal where they are meant to be.
         #[allow(clippy::cast_precision_loss)]
         let reached = failures as f64 / calls as f64 >= rate.fraction;
         calls >= u64::from(minimum) && reached
@@ -114,16 +114,6 @@ impl Rules {
         match (outcome, self.slow_call) {
             (Outcome::Success, Some(slow)) if ran() >= slow => Failure::transient().into(),
             _ => outcome,
-        }
-    }
-
-    /// What a dropped call says; `None` if it says nothing, not even that a probe's slot is free.
-    pub(super) fn judge_cancelled(&self, ran: impl FnOnce() -> Duration) -> Option<Outcome> {
-        match self.on_cancel {
-            Cancelled::Ignore => None,
-            Cancelled::Failure => Some(Failure::transient().into()),
-            Cancelled::FailureAfter(least) if ran() >= least => Some(Failure::transient().into()),
-            Cancelled::Release | Cancelled::FailureAfter(_) => Some(Outcome::Neutral),
         }
     }
 }
@@ -211,16 +201,6 @@ impl Denied {
             .with_retry_after(self.wait)
             .with_last_failure(self.last)
     }
-}
-
-/// What became of a verdict.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Recorded {
-    /// It was of the current generation, and counted.
-    Applied,
-    /// It came from an older generation, or from a call that nobody guards: its circuit was forgotten, or it had none. A failure while the circuit is open, and
-    /// not pinned, has restarted the cooldown; nothing else changed.
-    Stale,
 }
 
 /// What the circuit leaves for observers.

@@ -16,7 +16,13 @@ use crate::refusal::Refuse;
 pin_project! {
     /// Response future of [`CircuitBreaker`](super::CircuitBreaker).
     ///
-    /// It carries the call's permit. Dropped before the answer is there, it is a cancelled call.
+    /// It carries the call's permit.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before the answer is there, it is a cancelled call: what that says is set by
+    /// [`on_cancel`](super::CircuitBreakerLayer::on_cancel). The probe's slot is not lost with it, and what the inner service has done by then
+    /// is done.
     ///
     /// # Panics
     ///

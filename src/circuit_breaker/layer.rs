@@ -342,6 +342,10 @@ impl<C, R> CircuitBreakerLayer<C, R> {
     /// What `poll_ready` does while the circuit would refuse.
     ///
     /// Default: [`WhenOpen::Refuse`].
+    ///
+    /// # Panics
+    ///
+    /// Not here; but with [`WhenOpen::NotReady`], `poll_ready` of an open circuit panics where there is no tokio runtime with time.
     pub fn when_open(self, when_open: WhenOpen) -> Self {
         self.set_rules(|rules| rules.when_open = when_open)
     }
@@ -459,6 +463,7 @@ impl<C, R, F> CircuitBreakerLayer<C, R, PerKey<String, Borrowed<F, str>>> {
         rewrite: W,
     ) -> CircuitBreakerLayer<C, R, PerKey<String, Routed<F, W>>>
     where
+        F: Fn(&Req) -> &str,
         W: Fn(&mut Req, &str),
     {
         let circuits = self.gate.circuits().with_router(router);

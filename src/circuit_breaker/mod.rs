@@ -104,8 +104,6 @@
 //! cancelled call. What a cancelled call says is set by [`on_cancel`](CircuitBreakerLayer::on_cancel), a [`Cancelled`]. The
 //! slot is never lost.
 
-use std::time::Duration;
-
 mod circuit;
 #[cfg(test)]
 mod costs;
@@ -122,28 +120,14 @@ mod permit;
 mod service;
 mod window;
 
-pub use self::circuit::{CircuitBreakerSnapshot, Recorded};
+pub use self::circuit::CircuitBreakerSnapshot;
 pub use self::gate::{Borrowed, One, Owned, PerKey, Routed};
 pub use self::handle::{CircuitBreakerHandle, KeyedCircuitBreakerHandle};
 pub use self::layer::CircuitBreakerLayer;
 pub use self::permit::Permit;
 pub use self::service::CircuitBreaker;
 pub use self::window::Window;
-
-/// What a call says that was dropped before its verdict: a timeout outside, a task that was aborted, a caller who went away.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Cancelled {
-    /// An ordinary call says nothing. A probe keeps its slot until its lease ends, and then counts as failed.
-    Ignore,
-    /// Nobody learnt anything: an ordinary call says nothing, and a probe gives its slot back at once.
-    Release,
-    /// A failure now.
-    Failure,
-    /// A failure if it ran at least so long, else as `Release`. For a timeout outside, give a little less than its duration. Every call
-    /// reads the clock when it is admitted.
-    FailureAfter(Duration),
-}
+pub use crate::outcome::{Cancelled, Recorded};
 
 /// What `poll_ready` does while the circuit would refuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use super::circuit::{Circuit, Recorded, Role, Ticket};
+use super::circuit::{Circuit, Role, Ticket};
 use crate::cell::{Anchor, Cell};
 use crate::clock::Moment;
 use crate::event::Event;
 use crate::machine::Word;
-use crate::outcome::{Failure, FailureKind, Outcome};
+use crate::outcome::{Failure, FailureKind, Outcome, Recorded};
 use crate::refusal::Name;
 use crate::sync::Arc;
 
@@ -157,7 +157,7 @@ fn record_closely(
 fn cancel(anchor: Arc<Anchor<Circuit>>, started: Moment, ticket: Ticket) {
     let cell = anchor.cell();
     let ran = || cell.now().since(started);
-    if let Some(outcome) = cell.rules().judge_cancelled(ran) {
+    if let Some(outcome) = cell.rules().on_cancel.judge(ran) {
         settle(cell, ticket, outcome);
     }
 }

@@ -20,6 +20,11 @@ use crate::refusal::{AsBoxError, Refuse};
 ///
 /// A service whose call is refused keeps what its inner service had reserved when it was polled ready, as in tower's
 /// `Filter`. Use it or drop it.
+///
+/// # Cancel safety
+///
+/// A caller that stops waiting for readiness, or is ready and goes away, leaves the circuit as it was: the probe's slot is taken in `call`
+/// alone. For a call that is dropped see [`ResponseFuture`].
 pub struct CircuitBreaker<S, C = ErrorsAsFailures, R = AsBoxError, G = One> {
     inner: S,
     gate: G,

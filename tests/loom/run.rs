@@ -14,7 +14,9 @@ fn main() -> std::process::ExitCode {
 
     let part = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
     let part = part.unwrap_or_default();
-    let models = tower_breaker::circuit_breaker::models::ALL.iter();
+    let models = tower_breaker::circuit_breaker::models::ALL
+        .iter()
+        .chain(tower_breaker::tripwire::models::ALL);
     let chosen = models.filter(|(name, _)| name.contains(&part));
     let queue = Mutex::new(chosen);
     let failed = Mutex::new(Vec::new());

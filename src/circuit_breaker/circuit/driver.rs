@@ -133,7 +133,7 @@ impl Driver {
 
     /// A dropped call that ran for `ran`; `None` if it says nothing.
     pub(super) fn cancel(&mut self, ticket: Ticket, ran: Duration) -> Option<Recorded> {
-        let outcome = self.rules.judge_cancelled(|| ran)?;
+        let outcome = self.rules.on_cancel.judge(|| ran)?;
         Some(self.record(ticket, outcome))
     }
 

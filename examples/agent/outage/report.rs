@@ -8,8 +8,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tower_breaker::{CircuitBreakerHandle, Event, State, TransitionReason};
 
-use crate::server::{Act, Script, Seen, ToolServer};
-use crate::{QUESTIONS, Told};
+use super::QUESTIONS;
+use crate::checks::Checks;
+use crate::client::Told;
+use crate::server::{Act, Script, Seen, Server, in_short};
 
 /// One call of an agent, as the agent saw it.
 #[derive(Clone, Debug)]
@@ -57,7 +59,7 @@ pub struct Transition {
 
 impl Timeline {
     /// Its time is the server's.
-    pub fn new(agent: &'static str, server: &ToolServer, script: Script) -> Self {
+    pub fn new(agent: &'static str, server: &Server, script: Script) -> Self {
         Self {
             agent,
             zero: server.instant(Duration::ZERO),
@@ -72,32 +74,32 @@ impl Timeline {
     }
 
     /// Prints a refusal, which ends at once; other calls wait for the end of their turn.
-    pub fn call(&self, server: &ToolServer, call: &Call) {
-        if matches!(call.told, Told::Refusal(_)) {
+    pub fn call(&self, server: &Server, call: &Call) {
+        if matches!(call.told, Told::Refusal(..)) {
             self.row(server, call);
         }
     }
 
     /// Prints the calls of one turn that were let through, in the order of their questions: which of them ended first is chance.
-    pub fn turn(&self, server: &ToolServer, calls: &[Call]) {
+    pub fn turn(&self, server: &Server, calls: &[Call]) {
         for call in calls {
-            if !matches!(call.told, Told::Refusal(_)) {
+            if !matches!(call.told, Told::Refusal(..)) {
                 self.row(server, call);
             }
         }
     }
 
-    fn row(&self, server: &ToolServer, call: &Call) {
+    fn row(&self, server: &Server, call: &Call) {
         self.announce(call.ended);
         let acts = server.acts_for(self.agent, &call.id);
         let state = call.circuit.map(|state| state.to_string());
-        let (Told::Answer(told) | Told::Failure(told) | Told::Refusal(told)) = &call.told;
         println!(
-            "{}  {:<4}  {:<15}  {:<9}  {told}",
+            "{}  {:<4}  {:<15}  {:<9}  {}",
             seconds(call.ended),
             call.id,
             in_short(&acts),
             state.unwrap_or_default(),
+            call.told,
         );
     }
 
@@ -156,21 +158,6 @@ fn seconds(at: Duration) -> String {
     format!("{:6.2} s", at.as_secs_f64())
 }
 
-/// What the server did with a call's attempts, equal ones counted.
-fn in_short(acts: &[Act]) -> String {
-    let mut parts = Vec::new();
-    for run in acts.chunk_by(|one, next| one == next) {
-        parts.push(match run.len() {
-            1 => run[0].to_string(),
-            more => format!("{} {more} times", run[0]),
-        });
-    }
-    if parts.is_empty() {
-        parts.push("(not called)".to_owned());
-    }
-    parts.join(", ")
-}
-
 // ===== the table =====
 
 /// One agent's calls, and what the server saw of them.
@@ -183,7 +170,7 @@ pub struct Account {
 }
 
 impl Account {
-    pub fn new(agent: &str, calls: Vec<Call>, server: &ToolServer, script: Script) -> Self {
+    pub fn new(agent: &str, calls: Vec<Call>, server: &Server, script: Script) -> Self {
         let mut log = server.log();
         log.retain(|seen| seen.agent == agent);
         let down = script.iter().find(|(_, act)| *act != Act::Answer);
@@ -209,7 +196,7 @@ impl Account {
     }
 
     fn refused(&self) -> usize {
-        self.told(|told| matches!(told, Told::Refusal(_)))
+        self.told(|told| matches!(told, Told::Refusal(..)))
     }
 
     /// Requests that reached the server while it was down, by its log.
@@ -232,7 +219,7 @@ impl Account {
     }
 
     fn longest_refusal(&self) -> Duration {
-        let refused = |call: &&Call| matches!(call.told, Told::Refusal(_));
+        let refused = |call: &&Call| matches!(call.told, Told::Refusal(..));
         let refused = self.calls.iter().filter(refused);
         refused.map(Call::took).max().unwrap_or_default()
     }
@@ -285,20 +272,16 @@ pub fn compare(plain: &Account, guarded: &Account) {
 
 // ===== what the breaker is held to =====
 
-/// Checks that the breaker did its work, mostly by the server's log, and prints each check. Answers whether all held.
+/// Checks that the breaker did its work, mostly by the server's log.
 pub fn hold(
+    checks: &mut Checks,
     plain: &Account,
     guarded: &Account,
     timeline: &Timeline,
     circuit: &CircuitBreakerHandle,
     recovery: Duration,
-) -> bool {
-    println!();
-    let mut all = true;
-    let mut check = |held: bool, what: &dyn Display| {
-        all &= held;
-        println!("{} {what}", if held { "    ok" } else { "BROKEN" });
-    };
+) {
+    let mut check = |held: bool, what: &dyn Display| checks.check(held, what);
     let transitions = timeline.transitions();
     let tripped = transitions.iter().find(|change| {
         (change.from, change.to) == (State::Closed, State::Open)
@@ -322,10 +305,9 @@ pub fn hold(
         ),
     );
     let reached: BTreeSet<&str> = guarded.log.iter().map(|seen| seen.call.as_str()).collect();
-    let leaked = guarded
-        .calls
-        .iter()
-        .filter(|call| matches!(call.told, Told::Refusal(_)) && reached.contains(call.id.as_str()));
+    let leaked = guarded.calls.iter().filter(|call| {
+        matches!(call.told, Told::Refusal(..)) && reached.contains(call.id.as_str())
+    });
     check(
         leaked.count() == 0 && guarded.refused() > 0,
         &"no refused call reached the server",
@@ -360,7 +342,6 @@ pub fn hold(
         guarded.answered() == QUESTIONS.len(),
         &"in the end, every question was answered",
     );
-    all
 }
 
 /// The most calls of one turn that reached the server, of the turns that began between the trip and the recovery. The calls of a turn run in parallel.

@@ -1,0 +1,92 @@
+//! The second act: a whole run of an agent, whose tools and models stand behind all three layers.
+//!
+//! - `play.rs`: what happens, scene by scene
+//! - `stacks.rs`: the layers and their settings
+//! - `planner.rs`: the agent's loop, which knows nothing of the layers
+//! - `timeline.rs`: what is printed while it happens
+//! - `report.rs`: what each layer saved, and what it is held to
+
+mod planner;
+mod play;
+mod report;
+mod stacks;
+mod timeline;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tower::BoxError;
+
+use self::planner::Planner;
+use self::report::Story;
+use self::timeline::Timeline;
+use crate::checks::Checks;
+use crate::server::{Act, Pages, Seen, Server};
+
+/// The tools, and the models: the primary and its backup.
+const SEARCH: &str = "search";
+const FETCH: &str = "fetch";
+const LARGE: &str = "large";
+const SMALL: &str = "small";
+
+pub async fn play(checks: &mut Checks) -> Result<(), BoxError> {
+    let servers = Servers::start().await?;
+    let timeline = Arc::new(Timeline::new());
+    let model = stacks::model(&servers, &timeline);
+    let tools = stacks::tools(&servers, &timeline);
+
+    Timeline::head();
+    let planner = Planner::new(model, tools, &servers, &timeline);
+    let calls = planner.work().await?;
+
+    let story = Story::new(&calls, &servers, &timeline);
+    println!();
+    story.summary();
+    println!();
+    story.hold(checks);
+    Ok(())
+}
+
+/// A server for each tool and each model. All healthy ones answer alike, whoever asks.
+struct Servers([(&'static str, Server); 4]);
+
+impl Servers {
+    async fn start() -> io::Result<Self> {
+        let healthy = |pages: Pages| Server::start(&[], pages);
+        Ok(Self([
+            (SEARCH, healthy(play::found).await?),
+            (FETCH, healthy(play::page).await?),
+            (LARGE, healthy(play::plan).await?),
+            (SMALL, healthy(play::plan).await?),
+        ]))
+    }
+
+    fn get(&self, name: &str) -> &Server {
+        let found = self.0.iter().find(|(other, _)| *other == name);
+        &found.expect("the play names only its own servers").1
+    }
+
+    /// The address of each server.
+    fn addresses(&self) -> impl Fn(&str) -> Option<SocketAddr> + Clone + 'static {
+        let addresses = self.0.each_ref();
+        let addresses = addresses.map(|(name, server)| (*name, server.address()));
+        move |name| {
+            let found = addresses.iter().find(|(other, _)| *other == name);
+            found.map(|(_, address)| *address)
+        }
+    }
+
+    /// What each server did with the requests of one call, by its own log.
+    fn acts_for(&self, call: &str) -> Vec<(&'static str, Vec<Act>)> {
+        let acts = |(name, server): &(&'static str, Server)| {
+            (*name, server.acts_for(planner::AGENT, call))
+        };
+        let acts = self.0.iter().map(acts);
+        acts.filter(|(_, acts)| !acts.is_empty()).collect()
+    }
+
+    fn log(&self, name: &str) -> Vec<Seen> {
+        self.get(name).log()
+    }
+}

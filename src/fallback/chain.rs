@@ -1,0 +1,949 @@
+//! The chain: a pure state machine over a primary and its backups.
+//!
+//! | state | event | what happens |
+//! | --- | --- | --- |
+//! | Primary | success | `consecutive_failures` = 0 |
+//! | Primary | failure | + 1; at `trip_threshold` → Fallback: activated for good, the cooldown starts, both counters zeroed. A fatal one trips at once |
+//! | Fallback | before a turn, `elapsed ≥ recovery_timeout` | → Recovering, success count 0 |
+//! | Fallback | a turn | the first entry that is not failed |
+//! | Fallback | a turn, no entry is live | refused (`FallbackExhausted`), with the time until the primary is probed. Without a chain the primary serves, and its result says nothing |
+//! | Fallback | a backup fails | that entry's strikes + 1, a fatal one spends its budget; a success changes nothing |
+//! | Fallback | stale failure of the primary | the cooldown restarts from now |
+//! | Recovering | a turn, slot free | it is the probe, its lease starts |
+//! | Recovering | a turn, slot taken | the first entry that is not failed |
+//! | Recovering | a turn, slot taken, no entry is live | refused (`ProbeInFlight`), with the rest of the lease. Without a chain the primary serves, and its result says nothing |
+//! | Recovering | the probe succeeds, lease live | + 1; at `recovery_successes_needed` → Primary: everything zeroed, every entry's strikes cleared |
+//! | Recovering | the probe is rate limited, or fatal | → Fallback, the cooldown counts from now |
+//! | Recovering | the probe fails transiently | success count 0, the slot is free; the `probation_limit`-th in a row → Fallback |
+//! | Recovering | lease over | as a transient failure at the lease's end, however late it is noticed |
+//! | Recovering | the probe is neutral | the slot is free |
+//! | any | any other result of the primary | stale: changes nothing |
+//! | any | a backup fails | its strike, unless the chain was cleared since it was admitted |
+//! | any | a spent entry's time on the `bench` is over | it has a fresh budget |
+//! | any | reset | as new, in a new generation; what is disabled stays so |
+//!
+//! Every transition begins a new generation, and so does a lease that ends. In one generation that is recovering, the only call whose
+//! result may count is the probe, so a primary's result is judged by its generation alone. Entries are judged by the *epoch*, which begins
+//! when the chain is cleared.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Exhausted;
+use crate::clock::Moment;
+use crate::event::{EntryChange, Event, FallbackState, TransitionReason};
+use crate::machine::{Machine, Notes, Rest, Word};
+use crate::outcome::{Cancelled, Failure, FailureKind, Outcome, Recorded};
+use crate::refusal::{Name, Reason, Refusal};
+
+/// How a chain decides, and the names of those in it.
+#[derive(Clone, Debug)]
+pub(crate) struct Rules {
+    pub(super) primary: Arc<str>,
+    pub(super) entries: Vec<Arc<str>>,
+    pub(super) trip_threshold: u32,
+    pub(super) recovery_timeout: Duration,
+    pub(super) recovery_successes_needed: u32,
+    pub(super) max_fail_count: u32,
+    pub(super) probe_timeout: Duration,
+    pub(super) retry_after_cap: Duration,
+    pub(super) probation_limit: Option<u32>,
+    pub(super) bench: Option<Duration>,
+    pub(super) strikes_reset_on_success: bool,
+    pub(super) on_cancel: Cancelled,
+    pub(super) when_exhausted: Exhausted,
+    /// Somebody observes.
+    pub(super) observed: bool,
+}
+
+impl Rules {
+    pub(super) fn new(primary: Arc<str>) -> Self {
+        Self {
+            primary,
+            entries: Vec::new(),
+            trip_threshold: 3,
+            recovery_timeout: Duration::from_secs(60),
+            recovery_successes_needed: 2,
+            max_fail_count: 2,
+            probe_timeout: Duration::from_secs(120),
+            retry_after_cap: Duration::from_secs(5 * 60),
+            probation_limit: None,
+            bench: None,
+            strikes_reset_on_success: false,
+            on_cancel: Cancelled::Ignore,
+            when_exhausted: Exhausted::Refuse,
+            observed: false,
+        }
+    }
+
+    /// Whether so many transient failures of probes in a row are too many.
+    fn is_hopeless(&self, failures: u32) -> bool {
+        self.probation_limit.is_some_and(|limit| failures >= limit)
+    }
+
+    /// The name of who serves.
+    #[inline]
+    pub(super) fn name(&self, server: Server) -> &Arc<str> {
+        match server {
+            Server::Primary(_) => &self.primary,
+            Server::Entry(entry) => &self.entries[entry],
+        }
+    }
+
+    /// The entry called `name`.
+    pub(super) fn entry(&self, name: &str) -> Option<usize> {
+        self.entries.iter().position(|entry| **entry == *name)
+    }
+}
+
+/// Where a chain is. The word carries it as a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub(super) enum Phase {
+    Primary,
+    /// `until` is when the primary may be probed.
+    Fallback,
+    /// Recovering, the slot taken; `until` is the lease's end.
+    Probing,
+    /// Recovering, the slot free.
+    Vacant,
+}
+
+impl Phase {
+    /// The bit of the word's phase that changes whenever an entry's liveness may have, so that those who wait for one look again. While the
+    /// primary serves nobody does.
+    const ENTRIES: u8 = 0b100;
+
+    fn state(self) -> FallbackState {
+        match self {
+            Phase::Primary => FallbackState::Primary,
+            Phase::Fallback => FallbackState::Fallback,
+            Phase::Probing | Phase::Vacant => FallbackState::Recovering,
+        }
+    }
+}
+
+/// Who serves a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Server {
+    Primary(Role),
+    Entry(usize),
+}
+
+/// What a turn of the primary is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Role {
+    Ordinary,
+    Probe,
+    /// For want of anybody else. Its result says nothing.
+    Aside,
+}
+
+/// Which services a caller has ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Readied {
+    /// None: only an entry can serve, which is readied later.
+    Nothing,
+    /// The primary. An entry can serve too, which is readied later.
+    Primary,
+    /// This entry alone.
+    Entry(usize),
+}
+
+/// What an admitted turn carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Ticket {
+    pub(super) since: Since,
+    pub(super) server: Server,
+}
+
+/// The generation in which a turn was admitted, by which a primary's result is judged, and the epoch, by which an entry's is. In one number, which is stored at once.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Since(u64);
+
+impl Since {
+    pub(super) fn new(generation: u32, epoch: u32) -> Self {
+        Self(u64::from(generation) | u64::from(epoch) << 32)
+    }
+
+    #[allow(clippy::cast_possible_truncation)] // The lower half is meant.
+    #[inline]
+    pub(super) fn generation(self) -> u32 {
+        (self.0 & u64::from(u32::MAX)) as u32
+    }
+
+    pub(super) fn epoch(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+impl fmt::Debug for Since {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}", self.generation(), self.epoch())
+    }
+}
+
+impl Ticket {
+    /// That of a turn which `word` sends to the primary with all others.
+    #[inline]
+    pub(super) fn ordinary(word: Word) -> Self {
+        Self {
+            since: Since(u64::from(word.generation())),
+            server: Server::Primary(Role::Ordinary),
+        }
+    }
+}
+
+/// Why a turn is not admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Denied {
+    pub(super) reason: Reason,
+    pub(super) wait: Option<Duration>,
+    pub(super) last: Option<FailureKind>,
+}
+
+impl Denied {
+    /// The service was not polled ready for the call: it may come again at once.
+    pub(super) const NOT_READY: Self = Self {
+        reason: Reason::NotReady,
+        wait: Some(Duration::ZERO),
+        last: None,
+    };
+
+    pub(super) fn refusal(self, name: Option<Name>) -> Refusal {
+        Refusal::fallback(self.reason)
+            .with_name(name)
+            .with_retry_after(self.wait)
+            .with_last_failure(self.last)
+    }
+}
+
+/// What the chain leaves for observers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Note {
+    Transition {
+        from: FallbackState,
+        to: FallbackState,
+        reason: TransitionReason,
+        generation: u32,
+        first: Option<usize>,
+    },
+    ProbeStarted {
+        generation: u32,
+    },
+    LeaseExpired {
+        generation: u32,
+    },
+    Entry {
+        entry: usize,
+        change: EntryChange,
+        strikes: u32,
+    },
+}
+
+/// A fallback as it is at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FallbackSnapshot {
+    /// The state. A cooldown that is over still reads as [`FallbackState::Fallback`], until a turn moves it.
+    pub state: FallbackState,
+    /// The next turn is a probe: the cooldown is over, or the slot is free.
+    pub due: bool,
+    /// How many turns of the primary failed in a row.
+    pub consecutive_failures: u32,
+    /// How many probes succeeded in a row.
+    pub probe_successes: u32,
+    /// How many probes failed transiently in a row.
+    pub probe_failures: u32,
+    /// What is left of the cooldown: the time until the primary is probed. Zero when a probe is due; `None` if the primary serves, if a probe is in flight, and
+    /// if it never ends.
+    pub time_until_probe: Option<Duration>,
+    /// What is left of the lease of the probe that is in flight; `None` if there is none, or it has no end.
+    pub lease_left: Option<Duration>,
+    /// How often it has gone to [`FallbackState::Fallback`] since it was made or reset.
+    pub trips: u64,
+    /// Whether it has ever tripped since it was made or reset.
+    pub fallback_activated: bool,
+    /// The kind of the last failure since it was made or reset, whoever served.
+    pub last_failure: Option<FailureKind>,
+    /// The entries of the chain, in its order.
+    pub entries: Vec<EntrySnapshot>,
+}
+
+/// An entry of a fallback's chain as it is at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EntrySnapshot {
+    /// Its name.
+    pub name: Arc<str>,
+    /// How many of its turns failed since the chain was cleared, or since it came back from the bench.
+    pub strikes: u32,
+    /// Somebody disabled it.
+    pub disabled: bool,
+    /// It serves no turn: it is disabled, or its budget is spent.
+    pub failed: bool,
+    /// What is left of its time on the bench; `None` if its budget is not spent, or stays so.
+    pub bench_left: Option<Duration>,
+}
+
+/// A backup.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Entry {
+    strikes: u32,
+    disabled: bool,
+    /// When its budget was spent; of no meaning unless it is.
+    spent: Moment,
+}
+
+impl Entry {
+    fn is_spent(&self, rules: &Rules) -> bool {
+        self.strikes >= rules.max_fail_count
+    }
+
+    /// When a spent entry comes back from the bench.
+    fn back(&self, rules: &Rules) -> Moment {
+        rules
+            .bench
+            .map_or(Moment::NEVER, |bench| self.spent.after(bench))
+    }
+
+    /// The strikes as they are at `now`, the end of its time on the bench taken into account.
+    fn strikes_at(&self, rules: &Rules, now: Moment) -> u32 {
+        if self.is_spent(rules) && now >= self.back(rules) {
+            0
+        } else {
+            self.strikes
+        }
+    }
+
+    fn is_live(&self, rules: &Rules, now: Moment) -> bool {
+        !self.disabled && self.strikes_at(rules, now) < rules.max_fail_count
+    }
+}
+
+/// The state machine. See the module's table.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Chain {
+    generation: u32,
+    phase: Phase,
+    /// The deadline of the phase; [`Moment::NEVER`] where it has none.
+    until: Moment,
+    /// Failures of the primary in a row.
+    streak: u32,
+    last: Option<FailureKind>,
+    /// Until when a failure of this streak asked to be left alone; [`Moment::START`] if none did.
+    hint: Moment,
+    /// Probes that succeeded, one after the other.
+    successes: u32,
+    /// Probes that failed transiently, one after the other.
+    failures: u32,
+    trips: u64,
+    /// Begins anew when the chain is cleared.
+    epoch: u32,
+    /// Changes whenever an entry's liveness may have.
+    turned: bool,
+    /// No turn may pass with a look at the word: a verdict may depend on the clock, or somebody observes.
+    watched: bool,
+    entries: Vec<Entry>,
+}
+
+impl Chain {
+    pub(super) fn new(rules: &Rules) -> Self {
+        Self {
+            generation: 0,
+            phase: Phase::Primary,
+            until: Moment::NEVER,
+            streak: 0,
+            last: None,
+            hint: Moment::START,
+            successes: 0,
+            failures: 0,
+            trips: 0,
+            epoch: 0,
+            turned: false,
+            watched: rules.on_cancel.is_timed() || rules.observed,
+            entries: vec![Entry::default(); rules.entries.len()],
+        }
+    }
+
+    // ===== the gate and the oracle =====
+
+    /// The gate: begins a turn, and says who serves it, or why nobody does.
+    pub(super) fn begin(
+        &mut self,
+        rules: &Rules,
+        now: Moment,
+        readied: Readied,
+        notes: &mut Notes<Note>,
+    ) -> Result<Ticket, Denied> {
+        self.expire(rules, now, notes);
+        if self.restore(rules, now, notes) {
+            self.turned = !self.turned;
+        }
+        let server = match (readied, self.answer(rules, self.phase, self.until, now)) {
+            // A backup that was readied serves, whoever it would be by now.
+            (Readied::Entry(entry), _) => Server::Entry(entry),
+            (_, Err(denied)) => return Err(denied),
+            (Readied::Nothing, Ok(Server::Primary(_))) => return Err(Denied::NOT_READY),
+            (_, Ok(server)) => server,
+        };
+        if self.phase == Phase::Fallback && now >= self.until {
+            self.until = Moment::NEVER;
+            let reason = TransitionReason::CooldownOver;
+            self.go(rules, Phase::Vacant, reason, now, notes);
+        }
+        if server == Server::Primary(Role::Probe) {
+            self.phase = Phase::Probing;
+            self.until = now.after(rules.probe_timeout);
+            notes.push(Note::ProbeStarted {
+                generation: self.generation,
+            });
+        }
+        Ok(self.ticket(server))
+    }
+
+    /// The oracle: who would serve the next turn, with nothing changed.
+    pub(super) fn would_serve(&self, rules: &Rules, now: Moment) -> Result<Server, Denied> {
+        let (phase, until) = self.at(rules, now);
+        self.answer(rules, phase, until, now)
+    }
+
+    /// The oracle and the gate for callers without the lock, from the word alone. `None` if the machine must be asked.
+    pub(super) fn glance(word: Word) -> Option<Ticket> {
+        let primary = !word.is_busy() && word.phase() == Phase::Primary as u8;
+        primary.then(|| Ticket::ordinary(word))
+    }
+
+    /// The first live entry from `from` on.
+    pub(super) fn live_from(&self, rules: &Rules, now: Moment, from: usize) -> Option<usize> {
+        let entries = self.entries.iter().enumerate().skip(from);
+        entries
+            .filter(|(_, entry)| entry.is_live(rules, now))
+            .map(|(index, _)| index)
+            .next()
+    }
+
+    /// Goes on within a turn: to the next live entry after the server that failed.
+    pub(super) fn go_on(&self, rules: &Rules, now: Moment, failed: Server) -> Option<Ticket> {
+        let from = match failed {
+            Server::Primary(_) => 0,
+            Server::Entry(entry) => entry + 1,
+        };
+        let entry = self.live_from(rules, now, from)?;
+        Some(self.ticket(Server::Entry(entry)))
+    }
+
+    fn answer(
+        &self,
+        rules: &Rules,
+        phase: Phase,
+        until: Moment,
+        now: Moment,
+    ) -> Result<Server, Denied> {
+        let reason = match phase {
+            Phase::Primary => return Ok(Server::Primary(Role::Ordinary)),
+            Phase::Vacant => return Ok(Server::Primary(Role::Probe)),
+            Phase::Fallback if now >= until => return Ok(Server::Primary(Role::Probe)),
+            Phase::Fallback => Reason::FallbackExhausted,
+            Phase::Probing => Reason::ProbeInFlight,
+        };
+        if let Some(entry) = self.live_from(rules, now, 0) {
+            return Ok(Server::Entry(entry));
+        }
+        if self.entries.is_empty() || rules.when_exhausted == Exhausted::LastResort {
+            return Ok(Server::Primary(Role::Aside));
+        }
+        Err(Denied {
+            reason,
+            wait: until.left(now),
+            last: self.last_at(now),
+        })
+    }
+
+    fn ticket(&self, server: Server) -> Ticket {
+        Ticket {
+            since: Since::new(self.generation, self.epoch),
+            server,
+        }
+    }
+
+    // ===== verdicts =====
+
+    /// What a verdict changes if that is the streak and the last failure alone; `None` if the machine must be asked.
+    pub(super) fn shortcut(
+        word: Word,
+        ticket: Ticket,
+        outcome: Outcome,
+        rules: &Rules,
+    ) -> Option<Word> {
+        if ticket.server != Server::Primary(Role::Ordinary)
+            || !word.is_plain_in(ticket.since.generation())
+        {
+            return None;
+        }
+        match outcome {
+            Outcome::Success => Some(word.with_streak(0)),
+            Outcome::Neutral => Some(word),
+            Outcome::Failure(failure) => {
+                let streak = word.streak() + 1;
+                let plain = failure.retry_after().is_none() && failure.kind() != FailureKind::Fatal;
+                (plain && streak < rules.trip_threshold.min(Word::FULL))
+                    .then(|| word.with_streak(streak).with_last(Some(failure.kind())))
+            }
+        }
+    }
+
+    /// Takes a verdict.
+    pub(super) fn record(
+        &mut self,
+        rules: &Rules,
+        now: Moment,
+        ticket: Ticket,
+        outcome: Outcome,
+        notes: &mut Notes<Note>,
+    ) -> Recorded {
+        self.expire(rules, now, notes);
+        let restored = self.restore(rules, now, notes);
+        let mut spent = false;
+        let recorded = match ticket.server {
+            Server::Primary(Role::Aside) => Recorded::Applied,
+            Server::Primary(_) if ticket.since.generation() == self.generation => {
+                match self.phase {
+                    Phase::Primary => self.record_ordinary(rules, now, outcome, notes),
+                    // The only turn that counts in this generation is the probe's.
+                    _ => self.record_probe(rules, now, outcome, notes),
+                }
+                Recorded::Applied
+            }
+            Server::Primary(_) => {
+                if let (Phase::Fallback, Outcome::Failure(failure)) = (self.phase, outcome) {
+                    self.last = Some(failure.kind());
+                    self.until = self
+                        .until
+                        .max(now.after(rules.recovery_timeout))
+                        .max(asked_until(rules, now, failure));
+                }
+                Recorded::Stale
+            }
+            Server::Entry(entry) if ticket.since.epoch() == self.epoch => {
+                spent = self.record_entry(rules, now, entry, outcome, notes);
+                Recorded::Applied
+            }
+            Server::Entry(_) => Recorded::Stale,
+        };
+        if restored || spent {
+            self.turned = !self.turned;
+        }
+        recorded
+    }
+
+    fn record_ordinary(
+        &mut self,
+        rules: &Rules,
+        now: Moment,
+        outcome: Outcome,
+        notes: &mut Notes<Note>,
+    ) {
+        match outcome {
+            Outcome::Neutral => {}
+            Outcome::Success => {
+                self.streak = 0;
+                self.hint = Moment::START;
+            }
+            Outcome::Failure(failure) => {
+                self.streak = self.streak.saturating_add(1);
+                self.last = Some(failure.kind());
+                self.hint = self.hint.max(asked_until(rules, now, failure));
+                if failure.kind() == FailureKind::Fatal {
+                    self.trip(rules, now, TransitionReason::FatalFailure, now, notes);
+                } else if self.streak >= rules.trip_threshold {
+                    self.trip(rules, now, TransitionReason::FailureThreshold, now, notes);
+                }
+            }
+        }
+    }
+
+    fn record_probe(
+        &mut self,
+        rules: &Rules,
+        now: Moment,
+        outcome: Outcome,
+        notes: &mut Notes<Note>,
+    ) {
+        match outcome {
+            Outcome::Neutral => self.vacate(),
+            Outcome::Success => {
+                self.successes += 1;
+                self.failures = 0;
+                self.hint = Moment::START;
+                self.vacate();
+                if self.successes >= rules.recovery_successes_needed {
+                    self.clear();
+                    let reason = TransitionReason::ProbeSucceeded;
+                    self.go(rules, Phase::Primary, reason, now, notes);
+                }
+            }
+            Outcome::Failure(failure) => {
+                self.last = Some(failure.kind());
+                self.hint = self.hint.max(asked_until(rules, now, failure));
+                if failure.kind() == FailureKind::Transient {
+                    let reason = TransitionReason::ProbeFailed;
+                    self.fail_transiently(rules, now, reason, now, notes);
+                } else {
+                    self.trip(rules, now, TransitionReason::ProbeFailed, now, notes);
+                }
+            }
+        }
+    }
+
+    /// Answers whether the entry's budget was spent by this.
+    fn record_entry(
+        &mut self,
+        rules: &Rules,
+        now: Moment,
+        index: usize,
+        outcome: Outcome,
+        notes: &mut Notes<Note>,
+    ) -> bool {
+        let entry = &mut self.entries[index];
+        let was_spent = entry.is_spent(rules);
+        match outcome {
+            Outcome::Neutral => false,
+            Outcome::Success => {
+                // A budget that is spent stays so: this turn began before it was.
+                if rules.strikes_reset_on_success && !was_spent {
+                    entry.strikes = 0;
+                }
+                false
+            }
+            Outcome::Failure(failure) => {
+                entry.strikes = entry.strikes.saturating_add(1);
+                if failure.kind() == FailureKind::Fatal {
+                    entry.strikes = entry.strikes.max(rules.max_fail_count);
+                }
+                self.last = Some(failure.kind());
+                let spent = !was_spent && entry.is_spent(rules);
+                let mut change = EntryChange::Struck;
+                if spent {
+                    change = EntryChange::Spent;
+                    entry.spent = now;
+                }
+                notes.push(Note::Entry {
+                    entry: index,
+                    change,
+                    strikes: entry.strikes,
+                });
+                spent
+            }
+        }
+    }
+
+    /// A probe failed transiently, at `at`.
+    fn fail_transiently(
+        &mut self,
+        rules: &Rules,
+        at: Moment,
+        reason: TransitionReason,
+        now: Moment,
+        notes: &mut Notes<Note>,
+    ) {
+        self.successes = 0;
+        self.failures = self.failures.saturating_add(1);
+        if rules.is_hopeless(self.failures) {
+            self.trip(rules, at, reason, now, notes);
+        } else {
+            self.vacate();
+        }
+    }
+
+    fn vacate(&mut self) {
+        self.phase = Phase::Vacant;
+        self.until = Moment::NEVER;
+    }
+
+    // ===== by hand =====
+
+    /// Takes an entry out of the chain, or puts it back.
+    pub(super) fn set_disabled(&mut self, index: usize, disabled: bool, notes: &mut Notes<Note>) {
+        let entry = &mut self.entries[index];
+        if entry.disabled != disabled {
+            entry.disabled = disabled;
+            self.turned = !self.turned;
+            notes.push(Note::Entry {
+                entry: index,
+                change: if disabled {
+                    EntryChange::Disabled
+                } else {
+                    EntryChange::Enabled
+                },
+                strikes: entry.strikes,
+            });
+        }
+    }
+
+    pub(super) fn reset(&mut self, rules: &Rules, now: Moment, notes: &mut Notes<Note>) {
+        self.clear();
+        self.last = None;
+        self.trips = 0;
+        self.go(rules, Phase::Primary, TransitionReason::Reset, now, notes);
+    }
+
+    pub(super) fn snapshot(&self, word: Word, rules: &Rules, now: Moment) -> FallbackSnapshot {
+        // What lock-free callers counted is in the word.
+        let mut counted = self.streak;
+        if word.streak() < Word::FULL {
+            counted = word.streak();
+        }
+        let (phase, until) = self.at(rules, now);
+        let expired = self.has_expired(now);
+        let tripped = expired && phase == Phase::Fallback;
+        let due = phase == Phase::Vacant || phase == Phase::Fallback && now >= until;
+        let entries = rules.entries.iter().zip(&self.entries);
+        FallbackSnapshot {
+            state: phase.state(),
+            due,
+            consecutive_failures: counted,
+            probe_successes: if expired { 0 } else { self.successes },
+            probe_failures: match (tripped, expired) {
+                (true, _) => 0,
+                (false, true) => self.failures.saturating_add(1),
+                (false, false) => self.failures,
+            },
+            time_until_probe: match phase {
+                Phase::Fallback => until.left(now),
+                Phase::Vacant => Some(Duration::ZERO),
+                Phase::Primary | Phase::Probing => None,
+            },
+            lease_left: if phase == Phase::Probing {
+                until.left(now)
+            } else {
+                None
+            },
+            trips: self.trips + u64::from(tripped),
+            fallback_activated: self.is_activated(),
+            last_failure: if expired {
+                self.last_at(now)
+            } else {
+                word.last()
+            },
+            entries: entries
+                .map(|(name, entry)| EntrySnapshot {
+                    name: Arc::clone(name),
+                    strikes: entry.strikes_at(rules, now),
+                    disabled: entry.disabled,
+                    failed: !entry.is_live(rules, now),
+                    bench_left: if entry.strikes_at(rules, now) >= rules.max_fail_count {
+                        entry.back(rules).left(now)
+                    } else {
+                        None
+                    },
+                })
+                .collect(),
+        }
+    }
+
+    /// Whether it has ever tripped since it was made or reset.
+    pub(super) fn is_activated(&self) -> bool {
+        self.trips > 0
+    }
+
+    // ===== how it moves =====
+
+    fn has_expired(&self, now: Moment) -> bool {
+        self.phase == Phase::Probing && now >= self.until
+    }
+
+    /// The last failure as it is at `now`: a lease that is over is one.
+    fn last_at(&self, now: Moment) -> Option<FailureKind> {
+        if self.has_expired(now) {
+            Some(FailureKind::Transient)
+        } else {
+            self.last
+        }
+    }
+
+    /// The phase and its deadline as they are at `now`, a lease that is over taken into account.
+    fn at(&self, rules: &Rules, now: Moment) -> (Phase, Moment) {
+        if !self.has_expired(now) {
+            (self.phase, self.until)
+        } else if rules.is_hopeless(self.failures.saturating_add(1)) {
+            let until = self.until.after(rules.recovery_timeout).max(self.hint);
+            (Phase::Fallback, until)
+        } else {
+            (Phase::Vacant, Moment::NEVER)
+        }
+    }
+
+    /// Notices that the lease is over.
+    fn expire(&mut self, rules: &Rules, now: Moment, notes: &mut Notes<Note>) {
+        if self.has_expired(now) {
+            notes.push(Note::LeaseExpired {
+                generation: self.generation,
+            });
+            self.last = Some(FailureKind::Transient);
+            // The late result of this probe is stale.
+            self.generation = self.generation.wrapping_add(1);
+            let reason = TransitionReason::LeaseExpired;
+            self.fail_transiently(rules, self.until, reason, now, notes);
+        }
+    }
+
+    /// Notices that entries are back from the bench, and answers whether any is.
+    fn restore(&mut self, rules: &Rules, now: Moment, notes: &mut Notes<Note>) -> bool {
+        let mut restored = false;
+        for (index, entry) in self.entries.iter_mut().enumerate() {
+            if entry.is_spent(rules) && now >= entry.back(rules) {
+                entry.strikes = 0;
+                restored = true;
+                notes.push(Note::Entry {
+                    entry: index,
+                    change: EntryChange::Restored,
+                    strikes: 0,
+                });
+            }
+        }
+        restored
+    }
+
+    /// Lets the chain serve; the cooldown counts from `at`.
+    fn trip(
+        &mut self,
+        rules: &Rules,
+        at: Moment,
+        reason: TransitionReason,
+        now: Moment,
+        notes: &mut Notes<Note>,
+    ) {
+        self.until = at.after(rules.recovery_timeout).max(self.hint);
+        self.hint = Moment::START;
+        self.streak = 0;
+        self.successes = 0;
+        self.failures = 0;
+        self.trips += 1;
+        self.go(rules, Phase::Fallback, reason, now, notes);
+    }
+
+    /// Forgets the counters, the hints and every entry's strikes.
+    fn clear(&mut self) {
+        self.until = Moment::NEVER;
+        self.streak = 0;
+        self.hint = Moment::START;
+        self.successes = 0;
+        self.failures = 0;
+        self.epoch = self.epoch.wrapping_add(1);
+        for entry in &mut self.entries {
+            entry.strikes = 0;
+            entry.spent = Moment::START;
+        }
+    }
+
+    fn go(
+        &mut self,
+        rules: &Rules,
+        to: Phase,
+        reason: TransitionReason,
+        now: Moment,
+        notes: &mut Notes<Note>,
+    ) {
+        let from = self.phase.state();
+        self.phase = to;
+        self.generation = self.generation.wrapping_add(1);
+        let first = (to == Phase::Fallback)
+            .then(|| self.live_from(rules, now, 0))
+            .flatten();
+        notes.push(Note::Transition {
+            from,
+            to: to.state(),
+            reason,
+            generation: self.generation,
+            first,
+        });
+    }
+}
+
+/// Until when a failure asked to be left alone, within the cap; [`Moment::START`] if it did not ask.
+fn asked_until(rules: &Rules, now: Moment, failure: Failure) -> Moment {
+    failure.retry_after().map_or(Moment::START, |wait| {
+        now.after(wait.min(rules.retry_after_cap))
+    })
+}
+
+impl Machine for Chain {
+    type Rules = Rules;
+    type Note = Note;
+
+    fn word(&self) -> Word {
+        // A hint that was heard has to see every result.
+        let plain = self.phase == Phase::Primary && self.hint == Moment::START;
+        let turned = if self.turned && self.phase != Phase::Primary {
+            Phase::ENTRIES
+        } else {
+            0
+        };
+        Word::new(self.generation, self.phase as u8 | turned)
+            .with_last(self.last)
+            .with_streak(self.streak)
+            .plain(plain)
+            .timed(self.watched)
+    }
+
+    fn until(&self) -> Moment {
+        self.until
+    }
+
+    fn adopt(&mut self, word: Word) {
+        // A full word counts no further; then the machine does.
+        if word.streak() < Word::FULL {
+            self.streak = word.streak();
+        }
+        self.last = word.last();
+    }
+
+    /// A chain lives in its layer, and in no store.
+    fn rest(&self, _: &Rules, _: Moment) -> Rest {
+        Rest::Live
+    }
+
+    fn event<'a>(note: Note, name: Option<&'a str>, rules: &'a Rules) -> Event<'a> {
+        match note {
+            Note::Transition {
+                from,
+                to,
+                reason,
+                generation,
+                first,
+            } => Event::FallbackTransition {
+                name,
+                from,
+                to,
+                reason,
+                generation,
+                first: first.map(|entry| &*rules.entries[entry]),
+            },
+            Note::ProbeStarted { generation } => Event::ProbeStarted {
+                name,
+                generation,
+                lease: rules.probe_timeout,
+            },
+            Note::LeaseExpired { generation } => Event::LeaseExpired { name, generation },
+            Note::Entry {
+                entry,
+                change,
+                strikes,
+            } => Event::Entry {
+                name,
+                entry: &rules.entries[entry],
+                change,
+                strikes,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod walk;

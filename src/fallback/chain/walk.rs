@@ -1,0 +1,227 @@
+//! An exhaustive walk over the reachable states: small thresholds, three turns in flight, time in steps that fall just before, at and just
+//! after each edge.
+
+use std::collections::HashSet;
+
+use super::*;
+
+/// Where "now" is in every state that is kept; all moments are relative to it.
+const NOW: u64 = 100;
+/// How far back a moment still matters: no cooldown is longer.
+const PAST: u64 = NOW - 10;
+
+const LEASE: u64 = 2;
+const COOLDOWN: u64 = 2;
+const HINT: u64 = 3;
+const BENCH: u64 = 3;
+
+/// A chain, and the turns in flight.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Situation {
+    chain: Chain,
+    flying: Vec<Ticket>,
+}
+
+fn moment(seconds: u64) -> Moment {
+    Moment::START.after(Duration::from_secs(seconds))
+}
+
+/// A moment as it is when `NOW` is `ahead` seconds later.
+fn shifted(at: Moment, ahead: u64) -> Moment {
+    if at == Moment::NEVER || at == Moment::START {
+        return at;
+    }
+    let seconds = at.since(Moment::START).as_secs();
+    moment((seconds - ahead).max(PAST))
+}
+
+impl Situation {
+    /// The same, told in the fewest numbers: generations and epochs matter only as "this one" and "an older one", and time only from now.
+    fn plain(mut self, rules: &Rules) -> Self {
+        let chain = &mut self.chain;
+        for ticket in &mut self.flying {
+            let since = ticket.since;
+            let mut generation = u32::from(since.generation() == chain.generation);
+            let mut epoch = u32::from(since.epoch() == chain.epoch);
+            match &mut ticket.server {
+                Server::Primary(Role::Aside) => (generation, epoch) = (0, 0),
+                Server::Primary(role) => {
+                    epoch = 0;
+                    // Whether it was a probe matters only for as long as it is the one.
+                    if generation == 0 {
+                        *role = Role::Ordinary;
+                    }
+                }
+                Server::Entry(_) => generation = 0,
+            }
+            ticket.since = Since::new(generation, epoch);
+        }
+        self.flying.sort_by_key(|ticket| format!("{ticket:?}"));
+        (chain.generation, chain.epoch) = (1, 1);
+        chain.trips = chain.trips.min(1);
+        chain.turned = false;
+        chain.last = None;
+        chain.failures = chain.failures.min(rules.probation_limit.unwrap_or(0));
+        for entry in &mut chain.entries {
+            entry.strikes = entry.strikes.min(rules.max_fail_count);
+            if entry.strikes < rules.max_fail_count || rules.bench.is_none() {
+                entry.spent = Moment::START;
+            }
+        }
+        self
+    }
+
+    fn later(&self, seconds: u64) -> Self {
+        let mut later = self.clone();
+        later.chain.until = shifted(later.chain.until, seconds);
+        later.chain.hint = shifted(later.chain.hint, seconds);
+        for entry in &mut later.chain.entries {
+            entry.spent = shifted(entry.spent, seconds);
+        }
+        later
+    }
+
+    fn check(&self, rules: &Rules) {
+        let Self { chain, flying } = self;
+        let now = moment(NOW);
+        let oracle = chain.would_serve(rules, now);
+        let gate = chain
+            .clone()
+            .begin(rules, now, Readied::Primary, &mut Notes::default());
+        assert_eq!(oracle, gate.map(|ticket| ticket.server), "oracle = gate");
+
+        let probes = flying.iter().filter(|ticket| {
+            ticket.server == Server::Primary(Role::Probe)
+                && ticket.since.generation() == chain.generation
+        });
+        assert!(probes.count() <= 1, "never two probes");
+
+        let (phase, until) = chain.at(rules, now);
+        let live = chain.entries.iter().any(|entry| entry.is_live(rules, now));
+        let exhausted =
+            phase == Phase::Fallback && now < until && !live && !chain.entries.is_empty();
+        assert_eq!(
+            oracle.err().map(|denied| denied.reason) == Some(Reason::FallbackExhausted),
+            exhausted && rules.when_exhausted == Exhausted::Refuse,
+            "exhausted is exactly the three facts"
+        );
+        if let Err(denied) = oracle {
+            let wait = denied.wait.expect("an end");
+            assert!(wait > Duration::ZERO);
+        }
+
+        // Never wedged: time alone leads to a turn of the primary.
+        let later = self.later(LEASE + COOLDOWN + HINT + 1);
+        assert!(matches!(
+            later.chain.would_serve(rules, now),
+            Ok(Server::Primary(Role::Ordinary | Role::Probe))
+        ));
+    }
+
+    fn next(&self, rules: &Rules) -> Vec<Self> {
+        let now = moment(NOW);
+        let mut all = vec![self.later(1)];
+        let mut step = |f: &dyn Fn(&mut Self, &mut Notes<Note>)| {
+            let mut next = self.clone();
+            f(&mut next, &mut Notes::default());
+            all.push(next);
+        };
+        if self.flying.len() < 3 {
+            let entries = (0..self.chain.entries.len()).map(Readied::Entry);
+            for readied in [Readied::Primary, Readied::Nothing]
+                .into_iter()
+                .chain(entries)
+            {
+                step(&|next, notes| {
+                    let ticket = next.chain.begin(rules, now, readied, notes);
+                    next.flying.extend(ticket);
+                });
+            }
+        }
+        let hint = Duration::from_secs(HINT);
+        let outcomes = [
+            Outcome::Success,
+            Outcome::Neutral,
+            Failure::transient().into(),
+            Failure::rate_limited().with_retry_after(hint).into(),
+            Failure::fatal().into(),
+        ];
+        for index in 0..self.flying.len() {
+            for outcome in outcomes {
+                step(&|next, notes| {
+                    let ticket = next.flying.remove(index);
+                    next.chain.record(rules, now, ticket, outcome, notes);
+                });
+            }
+            // Dropped, and nothing is said.
+            step(&|next, _| {
+                next.flying.remove(index);
+            });
+        }
+        for index in 0..self.chain.entries.len() {
+            let disabled = !self.chain.entries[index].disabled;
+            step(&|next, notes| next.chain.set_disabled(index, disabled, notes));
+        }
+        step(&|next, notes| next.chain.reset(rules, now, notes));
+        all.into_iter().map(|next| next.plain(rules)).collect()
+    }
+}
+
+/// Walks to the fixed point, and answers how many states there are.
+fn walk(set: impl FnOnce(&mut Rules)) -> usize {
+    let mut rules = Rules::new("p".into());
+    rules.entries = vec!["a".into()];
+    rules.trip_threshold = 2;
+    rules.recovery_successes_needed = 2;
+    rules.max_fail_count = 1;
+    rules.probe_timeout = Duration::from_secs(LEASE);
+    rules.recovery_timeout = Duration::from_secs(COOLDOWN);
+    set(&mut rules);
+    let start = Situation {
+        chain: Chain::new(&rules),
+        flying: Vec::new(),
+    };
+    let start = start.plain(&rules);
+    let mut seen = HashSet::from([start.clone()]);
+    let mut open = vec![start];
+    while let Some(situation) = open.pop() {
+        situation.check(&rules);
+        for next in situation.next(&rules) {
+            if seen.insert(next.clone()) {
+                open.push(next);
+            }
+        }
+    }
+    println!("{} states", seen.len());
+    seen.len()
+}
+
+#[test]
+fn every_reachable_state_without_a_chain_is_sound() {
+    assert_eq!(walk(|rules| rules.entries.clear()), 1044);
+}
+
+#[test]
+fn every_reachable_state_with_one_backup_is_sound() {
+    assert_eq!(walk(|rules| rules.max_fail_count = 2), 11_552);
+}
+
+#[test]
+fn every_reachable_state_with_two_backups_is_sound() {
+    assert_eq!(walk(|rules| rules.entries.push("b".into())), 77_576);
+}
+
+#[test]
+fn every_reachable_state_with_probation_and_a_bench_is_sound() {
+    let states = walk(|rules| {
+        rules.probation_limit = Some(2);
+        rules.bench = Some(Duration::from_secs(BENCH));
+    });
+    assert_eq!(states, 32_348);
+}
+
+#[test]
+fn every_reachable_state_with_a_last_resort_is_sound() {
+    let states = walk(|rules| rules.when_exhausted = Exhausted::LastResort);
+    assert_eq!(states, 12_628);
+}

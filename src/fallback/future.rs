@@ -1,0 +1,325 @@
+//! The future of a turn.
+
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::mem;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use pin_project_lite::pin_project;
+use tower_service::Service;
+
+use super::backends::{Served, Spare};
+use super::permit::Admission;
+use crate::outcome::{Classify, Failure, Outcome};
+use crate::refusal::Refuse;
+
+pin_project! {
+    /// Response future of [`Fallback`](super::Fallback).
+    ///
+    /// It carries the turn's permit. Dropped before the answer is there, it is a cancelled turn of the one that was serving it.
+    ///
+    /// # Panics
+    ///
+    /// If it is polled after it was ready with a refusal, or with the error of a backup that failed to become ready; other futures of ours
+    /// do as the inner one does.
+    pub struct ResponseFuture<F, G, B, P, R, Req, T> {
+        #[pin]
+        state: State<F, G, B, Req, T>,
+        policies: P,
+        _refuse: PhantomData<fn(Req) -> R>,
+    }
+}
+
+pin_project! {
+    // What is rare is an enum of its own, so that a turn of a healthy primary is dropped with one look.
+    #[project = StateProj]
+    enum State<F, G, B, Req, T> {
+        // The service that was readied for the primary was called.
+        Primary {
+            #[pin]
+            future: F,
+            // Dropped without a verdict, it gives the one of a cancelled turn.
+            admission: Admission,
+        },
+        Other {
+            #[pin]
+            other: Other<G, B, Req, T>,
+        },
+    }
+}
+
+pin_project! {
+    #[project = OtherProj]
+    enum Other<G, B, Req, T> {
+        // A backup was called.
+        Backup {
+            #[pin]
+            future: G,
+            admission: Admission,
+        },
+        // A backup is readied, to be called.
+        Readying {
+            backup: B,
+            req: Option<Req>,
+            admission: Admission,
+        },
+        Refused {
+            answer: Option<T>,
+        },
+    }
+}
+
+/// What a turn needs when its answer is there.
+#[derive(Clone, Copy)]
+pub struct Policies<C, V, Q> {
+    pub(super) classify: C,
+    pub(super) served: V,
+    pub(super) spare: Q,
+}
+
+impl<F, G, B, P, R, Req, T> ResponseFuture<F, G, B, P, R, Req, T> {
+    #[inline]
+    pub(super) fn primary(future: F, admission: Admission, policies: P) -> Self {
+        Self::of(State::Primary { future, admission }, policies)
+    }
+
+    pub(super) fn backup(future: G, admission: Admission, policies: P) -> Self {
+        Self::other(Other::Backup { future, admission }, policies)
+    }
+
+    pub(super) fn readying(backup: B, req: Req, admission: Admission, policies: P) -> Self {
+        let other = Other::Readying {
+            backup,
+            req: Some(req),
+            admission,
+        };
+        Self::other(other, policies)
+    }
+
+    pub(super) fn refused(answer: T, policies: P) -> Self {
+        let answer = Some(answer);
+        Self::other(Other::Refused { answer }, policies)
+    }
+
+    fn other(other: Other<G, B, Req, T>, policies: P) -> Self {
+        Self::of(State::Other { other }, policies)
+    }
+
+    #[inline]
+    fn of(state: State<F, G, B, Req, T>, policies: P) -> Self {
+        Self {
+            state,
+            policies,
+            _refuse: PhantomData,
+        }
+    }
+}
+
+impl<F, B, C, V, Q, R, Req, Res, E, Err> Future
+    for ResponseFuture<F, B::Future, B, Policies<C, V, Q>, R, Req, Result<Res, Err>>
+where
+    F: Future<Output = Result<Res, E>>,
+    B: Service<Req, Response = Res, Error = E>,
+    C: Classify<Res, E>,
+    V: Served<Res>,
+    Q: Spare<B, Req>,
+    R: Refuse<Req, Res, E, Error = Err>,
+{
+    type Output = Result<Res, Err>;
+
+    #[allow(clippy::inline_always)] // It is polled in one place of a program; the call would cost a good part of the whole.
+    #[inline(always)]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let policies = this.policies;
+        if let StateProj::Primary { future, admission } = this.state.as_mut().project() {
+            let mut result = ready!(failing_if_unwound(admission, || future.poll(cx)));
+            let classify = &policies.classify;
+            let outcome = cancelled_if_unwound(admission, || classify.classify(result.as_ref()));
+            if outcome == Outcome::Success {
+                if let Some(passed) = admission.pass() {
+                    if let Ok(response) = &mut result {
+                        policies.served.served(response, passed.name());
+                    }
+                    return Poll::Ready(result.map_err(R::convert));
+                }
+            }
+            let admission = admission.take();
+            match conclude(policies, admission, result, outcome) {
+                Ok(result) => return Poll::Ready(result.map_err(R::convert)),
+                Err(other) => this.state.set(State::Other { other }),
+            }
+        }
+        match this.state.project() {
+            StateProj::Other { other } => {
+                poll_other::<_, _, _, _, R, _, _, _, _>(other, policies, cx)
+            }
+            StateProj::Primary { .. } => polled_again(),
+        }
+    }
+}
+
+/// Polls a turn that a backup serves, or nobody.
+#[allow(clippy::type_complexity)] // A name for it would have as many parameters.
+#[inline(never)]
+fn poll_other<B, C, V, Q, R, Req, Res, E, Err>(
+    mut other: Pin<&mut Other<B::Future, B, Req, Result<Res, Err>>>,
+    policies: &mut Policies<C, V, Q>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<Res, Err>>
+where
+    B: Service<Req, Response = Res, Error = E>,
+    C: Classify<Res, E>,
+    V: Served<Res>,
+    Q: Spare<B, Req>,
+    R: Refuse<Req, Res, E, Error = Err>,
+{
+    loop {
+        let (result, mut admission, ready) = match other.as_mut().project() {
+            OtherProj::Backup { future, admission } => {
+                let result = ready!(failing_if_unwound(admission, || future.poll(cx)));
+                (result, admission.take(), true)
+            }
+            OtherProj::Readying {
+                backup,
+                req,
+                admission,
+            } => {
+                let polled = failing_if_unwound(admission, || backup.poll_ready(cx));
+                match (ready!(polled), req.take()) {
+                    (Ok(()), Some(req)) => {
+                        let mut admission = admission.take();
+                        let future = failing_if_unwound(&mut admission, || backup.call(req));
+                        other.set(Other::Backup { future, admission });
+                        continue;
+                    }
+                    (Ok(()), None) => polled_again(),
+                    (Err(err), _) => {
+                        let admission = admission.take();
+                        other.set(Other::Refused { answer: None });
+                        (Err(err), admission, false)
+                    }
+                }
+            }
+            OtherProj::Refused { answer } => match answer.take() {
+                Some(answer) => return Poll::Ready(answer),
+                None => polled_again(),
+            },
+        };
+        let classify = &policies.classify;
+        let mut outcome =
+            cancelled_if_unwound(&mut admission, || classify.classify(result.as_ref()));
+        if !ready && !matches!(outcome, Outcome::Failure(_)) {
+            // A service that will never be ready has failed, whatever its error says; the classifier may say how.
+            outcome = Failure::transient().into();
+        }
+        match conclude(policies, admission, result, outcome) {
+            Ok(result) => return Poll::Ready(result.map_err(R::convert)),
+            Err(next) => other.set(next),
+        }
+    }
+}
+
+/// Gives an attempt's verdict. Answers with the turn's result, or with how the turn goes on.
+#[inline(never)]
+fn conclude<G, B, C, V, Q, Req, T, Res, E>(
+    policies: &mut Policies<C, V, Q>,
+    mut admission: Admission,
+    mut result: Result<Res, E>,
+    outcome: Outcome,
+) -> Result<Result<Res, E>, Other<G, B, Req, T>>
+where
+    V: Served<Res>,
+    Q: Spare<B, Req>,
+{
+    // The verdict was given if a future is polled again after its answer.
+    let Some(settled) = admission.record(outcome) else {
+        return Ok(result);
+    };
+    if matches!(outcome, Outcome::Failure(_)) && policies.spare.has_next() {
+        if let Some((entry, ticket)) = settled.go_on() {
+            let next = policies.spare.next(entry, settled.name_of(ticket));
+            if let Some((backup, req)) = next {
+                settled.tell_moved_on(ticket);
+                return Err(Other::Readying {
+                    backup,
+                    req: Some(req),
+                    admission: settled.admit(ticket),
+                });
+            }
+        }
+    }
+    if let Ok(response) = &mut result {
+        policies.served.served(response, settled.name());
+    }
+    settled.tell(outcome);
+    Ok(result)
+}
+
+#[allow(clippy::panic)] // Documented, as everywhere in the futures of tower.
+fn polled_again() -> ! {
+    panic!("`ResponseFuture` polled after it was ready")
+}
+
+/// Runs code of the inner service. Should it unwind, the turn has failed, whoever catches the panic later.
+#[inline]
+pub(super) fn failing_if_unwound<T>(admission: &mut Admission, f: impl FnOnce() -> T) -> T {
+    struct Unwound<'a>(&'a mut Admission);
+
+    impl Drop for Unwound<'_> {
+        fn drop(&mut self) {
+            self.0.fail();
+        }
+    }
+
+    let unwound = Unwound(admission);
+    let value = f();
+    mem::forget(unwound);
+    value
+}
+
+/// Runs a classifier. Should it unwind, the turn is a cancelled one now, and not when the future is dropped.
+#[inline]
+fn cancelled_if_unwound<T>(admission: &mut Admission, f: impl FnOnce() -> T) -> T {
+    struct Unwound<'a>(&'a mut Admission);
+
+    impl Drop for Unwound<'_> {
+        fn drop(&mut self) {
+            self.0.cancel();
+        }
+    }
+
+    let unwound = Unwound(admission);
+    let value = f();
+    mem::forget(unwound);
+    value
+}
+
+impl<F: fmt::Debug, G: fmt::Debug, B, P, R, Req, T> fmt::Debug
+    for ResponseFuture<F, G, B, P, R, Req, T>
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("ResponseFuture");
+        match &self.state {
+            State::Primary { future, admission } => {
+                debug.field("future", future).field("permit", admission)
+            }
+            State::Other { other } => match other {
+                Other::Backup { future, admission } => {
+                    debug.field("future", future).field("permit", admission)
+                }
+                Other::Readying { admission, .. } => debug.field("permit", admission),
+                Other::Refused { .. } => debug.field("refused", &true),
+            },
+        };
+        debug.finish_non_exhaustive()
+    }
+}
+
+impl<C, V, Q> fmt::Debug for Policies<C, V, Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Policies")
+    }
+}

@@ -1,0 +1,156 @@
+//! A handle: the chain without the services.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc as StdArc;
+
+use super::chain::{Chain, FallbackSnapshot};
+use super::gate;
+use crate::cell::{Anchor, Cell};
+use crate::event::FallbackState;
+use crate::sync::Arc;
+
+/// A handle on the chain of a [`FallbackLayer`](super::FallbackLayer): to look at it, and to move it by hand.
+///
+/// # Examples
+///
+/// ```
+/// # use tower_breaker::{FallbackLayer, FallbackState};
+/// let layer = FallbackLayer::rewriting("gpt-5", |request: &mut String, model: &str| *request = model.into())
+///     .model("gpt-5-mini")
+///     .model("gpt-4");
+/// let fallback = layer.handle();
+///
+/// assert_eq!(fallback.state(), FallbackState::Primary);
+/// assert_eq!(fallback.active_model().as_deref(), Some("gpt-5"));
+/// assert!(!fallback.fallback_activated());
+///
+/// fallback.disable("gpt-5-mini")?;
+/// let unknown = fallback.disable("gpt-6").unwrap_err();
+/// assert_eq!(unknown.to_string(), "no entry `gpt-6` in the chain: it has `gpt-5-mini`, `gpt-4`");
+/// # Ok::<_, tower_breaker::UnknownEntry>(())
+/// ```
+#[derive(Clone)]
+pub struct FallbackHandle {
+    anchor: Arc<Anchor<Chain>>,
+}
+
+impl FallbackHandle {
+    pub(super) fn new(anchor: &Arc<Anchor<Chain>>) -> Self {
+        Self {
+            anchor: Arc::clone(anchor),
+        }
+    }
+
+    fn cell(&self) -> &Cell<Chain> {
+        self.anchor.cell()
+    }
+
+    /// The state. A cooldown that is over still reads as [`FallbackState::Fallback`], until a turn moves it.
+    #[must_use]
+    pub fn state(&self) -> FallbackState {
+        self.snapshot().state
+    }
+
+    /// The name of who would serve the next turn; `None` if it would be refused. Asking changes nothing, however often.
+    #[must_use]
+    pub fn active_model(&self) -> Option<StdArc<str>> {
+        let cell = self.cell();
+        let server = gate::would_serve(cell).ok()?;
+        Some(StdArc::clone(cell.rules().name(server)))
+    }
+
+    /// Whether the chain has ever come to serve, since the layer was made or [`reset`](Self::reset).
+    #[must_use]
+    pub fn fallback_activated(&self) -> bool {
+        self.cell().look(|chain, _, _| chain.is_activated())
+    }
+
+    /// The fallback as it is now.
+    #[must_use]
+    pub fn snapshot(&self) -> FallbackSnapshot {
+        let cell = self.cell();
+        let now = cell.now();
+        cell.look(|chain, word, rules| chain.snapshot(word, rules, now))
+    }
+
+    /// Takes an entry out of the chain, until [`enable`](Self::enable): no turn is sent there any more. A turn whose service was polled ready before
+    /// is still served there.
+    ///
+    /// # Errors
+    ///
+    /// If the chain has no entry of that name. The primary is none.
+    pub fn disable(&self, name: &str) -> Result<(), UnknownEntry> {
+        self.set_disabled(name, true)
+    }
+
+    /// Puts an entry back that was disabled. Its strikes are as they were.
+    ///
+    /// # Errors
+    ///
+    /// If the chain has no entry of that name.
+    pub fn enable(&self, name: &str) -> Result<(), UnknownEntry> {
+        self.set_disabled(name, false)
+    }
+
+    fn set_disabled(&self, name: &str, disabled: bool) -> Result<(), UnknownEntry> {
+        let cell = self.cell();
+        let rules = cell.rules();
+        let entry = rules.entry(name).ok_or_else(|| UnknownEntry {
+            name: name.into(),
+            known: rules.entries.clone(),
+        })?;
+        cell.step(|chain, _, notes| chain.set_disabled(entry, disabled, notes));
+        Ok(())
+    }
+
+    /// Begins a new life: the primary serves, and everything is forgotten but what is disabled. Results of turns that are in flight are stale.
+    pub fn reset(&self) {
+        let cell = self.cell();
+        let now = cell.now();
+        cell.step(|chain, rules, notes| chain.reset(rules, now, notes));
+    }
+}
+
+impl fmt::Debug for FallbackHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FallbackHandle")
+            .field("chain", &self.anchor)
+            .finish()
+    }
+}
+
+/// A name that no entry of a chain has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownEntry {
+    name: StdArc<str>,
+    known: Vec<StdArc<str>>,
+}
+
+impl UnknownEntry {
+    /// The name that was asked for.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The names of the entries, in the chain's order.
+    #[must_use]
+    pub fn known(&self) -> &[StdArc<str>] {
+        &self.known
+    }
+}
+
+impl fmt::Display for UnknownEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no entry `{}` in the chain: it ", self.name)?;
+        let mut known = self.known.iter();
+        match known.next() {
+            None => return f.write_str("is empty"),
+            Some(first) => write!(f, "has `{first}`")?,
+        }
+        known.try_for_each(|name| write!(f, ", `{name}`"))
+    }
+}
+
+impl Error for UnknownEntry {}

@@ -1,0 +1,338 @@
+//! The guarded service.
+
+use std::fmt;
+use std::task::{Context, Poll};
+
+use tower_service::Service;
+
+use super::backends::{Backends, NoBackups, Once, Replay, Served, Spare};
+use super::chain::{Denied, Readied, Role, Server};
+use super::future::{Policies, ResponseFuture, failing_if_unwound};
+use super::gate::Gate;
+use super::permit::Admission;
+use crate::outcome::{Classify, Failure, Outcome, RefusalsAsFailures};
+use crate::refusal::{AsBoxError, Refuse};
+
+/// A model with a chain of backups.
+///
+/// See the [module documentation](super) for what it does.
+///
+/// It asks nothing of the primary but that it is a service: not `Clone`, not `Send`, not `'static`. Backups are `Clone`. The service
+/// that was polled ready is the one that is called, and one that was not is never called.
+///
+/// A turn that goes elsewhere than where it was readied leaves there what was reserved, as in tower's `Filter`: use the service or drop it.
+pub struct Fallback<S, K = NoBackups, C = RefusalsAsFailures, R = AsBoxError, V = (), Q = Once> {
+    primary: S,
+    backends: K,
+    gate: Gate,
+    ready: Readiness,
+    classify: C,
+    refuse: R,
+    served: V,
+    replay: Q,
+}
+
+/// For whose call the last `poll_ready` was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Readiness {
+    Unknown,
+    Ready(Readied),
+    Refused,
+}
+
+impl<S, K, C, R, V, Q> Fallback<S, K, C, R, V, Q> {
+    pub(super) fn new(
+        primary: S,
+        backends: K,
+        gate: Gate,
+        (classify, refuse, served, replay): (C, R, V, Q),
+    ) -> Self {
+        Self {
+            primary,
+            backends,
+            gate,
+            ready: Readiness::Unknown,
+            classify,
+            refuse,
+            served,
+            replay,
+        }
+    }
+
+    /// The primary.
+    pub fn get_ref(&self) -> &S {
+        &self.primary
+    }
+
+    /// The primary, mutably.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.primary
+    }
+
+    /// Takes the primary out.
+    pub fn into_inner(self) -> S {
+        self.primary
+    }
+}
+
+#[allow(private_bounds)] // Which backends there are is ours.
+impl<S, K, C, R, V, Q, Req> Service<Req> for Fallback<S, K, C, R, V, Q>
+where
+    S: Service<Req>,
+    K: Backends<S, Req>,
+    C: Classify<S::Response, S::Error> + Clone,
+    R: Refuse<Req, S::Response, S::Error>,
+    V: Served<S::Response> + Clone,
+    Q: Replay<S, K, Req, Spare: Spare<K::Backup, Req>>,
+{
+    type Response = S::Response;
+    type Error = R::Error;
+    type Future = ResponseFuture<
+        S::Future,
+        <K::Backup as Service<Req>>::Future,
+        K::Backup,
+        Policies<C, V, Q::Spare>,
+        R,
+        Req,
+        Result<S::Response, R::Error>,
+    >;
+
+    #[inline]
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        let mut polled = None;
+        if self.gate.lets_all_through() {
+            let primary = self.primary.poll_ready(cx);
+            if let Poll::Ready(Ok(())) = primary {
+                self.ready = Readiness::Ready(Readied::Primary);
+                return Poll::Ready(Ok(()));
+            }
+            polled = Some(primary);
+        }
+        self.poll_closely(polled, cx).map_err(R::convert)
+    }
+
+    #[inline]
+    fn call(&mut self, req: Req) -> Self::Future {
+        if self.ready == Readiness::Ready(Readied::Primary) {
+            if let Some(admission) = self.gate.begin_at_once() {
+                self.ready = Readiness::Unknown;
+                let spare = self.replay.spare(&self.primary, &self.backends, &req);
+                return self.run(req, admission, spare);
+            }
+        }
+        self.call_closely(req)
+    }
+}
+
+impl<S, K, C, R, V, Q> Fallback<S, K, C, R, V, Q> {
+    /// Makes a turn of the primary's service that was admitted.
+    #[allow(clippy::type_complexity)] // A name for it would have as many parameters.
+    #[inline]
+    fn run<Req, G, B, T, P>(
+        &mut self,
+        mut req: Req,
+        mut admission: Admission,
+        spare: P,
+    ) -> ResponseFuture<S::Future, G, B, Policies<C, V, P>, R, Req, T>
+    where
+        S: Service<Req>,
+        K: Backends<S, Req>,
+        C: Clone,
+        V: Clone,
+    {
+        if let Some(name) = admission.name() {
+            self.backends.address(&mut req, name);
+        }
+        let future = failing_if_unwound(&mut admission, || self.primary.call(req));
+        ResponseFuture::primary(future, admission, self.policies(spare))
+    }
+
+    #[inline]
+    fn policies<P>(&self, spare: P) -> Policies<C, V, P>
+    where
+        C: Clone,
+        V: Clone,
+    {
+        Policies {
+            classify: self.classify.clone(),
+            served: self.served.clone(),
+            spare,
+        }
+    }
+
+    /// The gate, and the call of whoever it sends the turn to.
+    #[inline(never)]
+    fn call_closely<Req>(&mut self, mut req: Req) -> <Self as Service<Req>>::Future
+    where
+        S: Service<Req>,
+        K: Backends<S, Req>,
+        C: Classify<S::Response, S::Error> + Clone,
+        R: Refuse<Req, S::Response, S::Error>,
+        V: Served<S::Response> + Clone,
+        Q: Replay<S, K, Req, Spare: Spare<K::Backup, Req>>,
+    {
+        let readied = match std::mem::replace(&mut self.ready, Readiness::Unknown) {
+            Readiness::Ready(readied) => Some(readied),
+            // An entry that has become live since may serve, if it has a service of its own: the future readies it.
+            Readiness::Refused => self.backends.backup(0).map(|_| Readied::Nothing),
+            Readiness::Unknown => None,
+        };
+        let admitted = match readied {
+            Some(readied) => self.gate.begin(readied),
+            // Asked all the same, so that it says why, and a lease that is over is noticed.
+            None => self.gate.begin(Readied::Nothing).and_then(|admission| {
+                admission.discard();
+                Err(Denied::NOT_READY)
+            }),
+        };
+        let mut admission = match admitted {
+            Ok(admission) => admission,
+            Err(denied) => {
+                let refusal = self.gate.refuse(denied);
+                let answer = self.refuse.refuse(req, refusal);
+                return ResponseFuture::refused(answer, self.policies(Spare::none()));
+            }
+        };
+        let spare = self.replay.spare(&self.primary, &self.backends, &req);
+        let Server::Entry(entry) = admission.server() else {
+            return self.run(req, admission, spare);
+        };
+        if readied != Some(Readied::Entry(entry)) {
+            // The primary was readied, and may no longer be called.
+            let Some(backup) = self.backends.fresh(entry) else {
+                return self.run(req, admission, spare);
+            };
+            if let Some(name) = admission.name() {
+                self.backends.address(&mut req, name);
+            }
+            return ResponseFuture::readying(backup, req, admission, self.policies(spare));
+        }
+        let Some(backup) = self.backends.backup(entry) else {
+            return self.run(req, admission, spare);
+        };
+        let future = failing_if_unwound(&mut admission, || backup.call(req));
+        ResponseFuture::backup(future, admission, self.policies(spare))
+    }
+
+    /// Asks who would serve, and polls that service; `primary` is what it said if it was polled already.
+    #[inline(never)]
+    fn poll_closely<Req>(
+        &mut self,
+        mut primary: Option<Poll<Result<(), S::Error>>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), S::Error>>
+    where
+        S: Service<Req>,
+        K: Backends<S, Req>,
+        C: Classify<S::Response, S::Error>,
+    {
+        self.ready = Readiness::Unknown;
+        loop {
+            let Ok(server) = self.gate.would_serve() else {
+                // Refused at the next call.
+                self.ready = Readiness::Refused;
+                return Poll::Ready(Ok(()));
+            };
+            match self.poll_server(server, primary.take(), cx) {
+                Poll::Ready(Ok(readied)) => {
+                    self.ready = Readiness::Ready(readied);
+                    return Poll::Ready(Ok(()));
+                }
+                Poll::Ready(Err(err)) => return Poll::Ready(Err(err)),
+                Poll::Pending => {}
+            }
+            self.gate.wait(cx);
+            // Anything that moved before the waker was there woke nobody.
+            if self.gate.would_serve() == Ok(server) {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Polls the service that `server` is to be called through.
+    fn poll_server<Req>(
+        &mut self,
+        server: Server,
+        primary: Option<Poll<Result<(), S::Error>>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Readied, S::Error>>
+    where
+        S: Service<Req>,
+        K: Backends<S, Req>,
+        C: Classify<S::Response, S::Error>,
+    {
+        if let Server::Entry(entry) = server {
+            if let Some(backup) = self.backends.backup(entry) {
+                let polled = backup.poll_ready(cx);
+                return self.polled(polled, server, Readied::Entry(entry));
+            }
+        }
+        let polled = match primary {
+            Some(polled) => polled,
+            None => self.primary.poll_ready(cx),
+        };
+        if polled.is_pending() && server == Server::Primary(Role::Probe) {
+            // A primary that is stuck blocks no backup.
+            if let Some(entry) = self.gate.first_live() {
+                if let Some(backup) = self.backends.backup(entry) {
+                    let polled = backup.poll_ready(cx);
+                    return self.polled(polled, Server::Entry(entry), Readied::Entry(entry));
+                }
+            }
+        }
+        self.polled(polled, server, Readied::Primary)
+    }
+
+    /// Counts a service that failed to become ready as a failed turn.
+    fn polled<Res, E>(
+        &mut self,
+        polled: Poll<Result<(), E>>,
+        server: Server,
+        readied: Readied,
+    ) -> Poll<Result<Readied, E>>
+    where
+        C: Classify<Res, E>,
+    {
+        polled.map(|result| match result {
+            Ok(()) => Ok(readied),
+            Err(err) => {
+                // It has failed, whatever its error says; the classifier may say how.
+                let failure = match self.classify.classify(Err(&err)) {
+                    Outcome::Failure(failure) => failure,
+                    Outcome::Success | Outcome::Neutral => Failure::transient(),
+                };
+                self.gate.readiness_failed(server, failure);
+                Err(err)
+            }
+        })
+    }
+}
+
+/// Clones share the chain. New clones carry no readiness: each is polled ready for itself.
+impl<S: Clone, K: Clone, C: Clone, R: Clone, V: Clone, Q: Clone> Clone
+    for Fallback<S, K, C, R, V, Q>
+{
+    fn clone(&self) -> Self {
+        Self {
+            primary: self.primary.clone(),
+            backends: self.backends.clone(),
+            gate: self.gate.clone(),
+            ready: Readiness::Unknown,
+            classify: self.classify.clone(),
+            refuse: self.refuse.clone(),
+            served: self.served.clone(),
+            replay: self.replay.clone(),
+        }
+    }
+}
+
+impl<S: fmt::Debug, K: fmt::Debug, C, R, V, Q> fmt::Debug for Fallback<S, K, C, R, V, Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fallback")
+            .field("primary", &self.primary)
+            .field("backends", &self.backends)
+            .field("chain", &self.gate)
+            .field("ready", &self.ready)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,713 @@
+//! Each row of the fence's table, and each of its rules.
+
+use std::time::Duration;
+
+use super::driver::{Run, asked, exempt};
+use super::{
+    Asked, Cycles, Denied, Fence, Note, Outcome, Rest, Role, Rules, State, TripwireSnapshot,
+};
+use super::{FailureKind, Machine, Reason, TransitionReason, Word};
+use crate::machine::Told;
+use crate::outcome::Failure;
+
+#[test]
+fn closed_with_turns_left_and_a_new_call_executes_and_spends_a_turn() {
+    let mut run = Run::new();
+    run.ok(1);
+    run.ok(2);
+    let now = run.snapshot();
+    assert_eq!(
+        (now.state, now.turns, now.turns_left),
+        (State::Closed, 2, 6)
+    );
+    assert_eq!((now.identical, now.reason, now.trips), (1, None, 0));
+}
+
+#[test]
+fn closed_the_identical_limit_th_identical_call_in_a_row_opens_and_is_refused() {
+    let mut run = Run::new();
+    run.ok(1);
+    run.ok(1);
+    let denied = run.call(1).unwrap_err();
+    assert_eq!(denied.reason, Reason::IdenticalCall);
+    assert_eq!(denied.tripped.unwrap().count, Some(3));
+    let now = run.snapshot();
+    assert_eq!((now.state, now.turns, now.identical), (State::Open, 2, 3));
+    assert_eq!(now.reason, Some(Reason::IdenticalCall));
+    assert_eq!(
+        run.transitions(),
+        [(State::Closed, State::Open, TransitionReason::IdenticalCall)]
+    );
+}
+
+#[test]
+fn closed_with_max_turns_spent_opens_and_refuses() {
+    let mut run = Run::new();
+    for call in 0..8 {
+        run.ok(call);
+    }
+    assert_eq!(run.state(), State::Closed);
+    let before = run.snapshot();
+    assert_eq!(run.reason_of(7), Reason::MaxTurns);
+    let now = run.snapshot();
+    assert_eq!((now.state, now.turns), (State::Open, 8));
+    assert_eq!(
+        now.identical, before.identical,
+        "refused before it is looked at"
+    );
+    assert_eq!(now.reason, Some(Reason::MaxTurns));
+}
+
+#[test]
+fn closed_error_limit_consecutive_errors_open() {
+    let mut run = Run::new();
+    run.fail(1);
+    run.fail(2);
+    run.ok(3);
+    assert_eq!(run.snapshot().errors, 0, "a success breaks the streak");
+    for call in 4..7 {
+        assert_eq!(run.state(), State::Closed);
+        run.fail(call);
+    }
+    let now = run.snapshot();
+    assert_eq!((now.state, now.errors), (State::Open, 3));
+    assert_eq!(now.reason, Some(Reason::ErrorStreak));
+    assert_eq!(now.last_failure, Some(FailureKind::Transient));
+}
+
+#[test]
+fn closed_a_neutral_result_neither_raises_nor_ends_the_error_streak() {
+    let mut run = Run::new();
+    run.fail(1);
+    run.fail(2);
+    for call in 3..5 {
+        let ticket = run.call(call).unwrap();
+        assert!(run.tell(ticket, Outcome::Neutral, None));
+    }
+    run.fail(6);
+    assert_eq!(run.state(), State::Open);
+}
+
+#[test]
+fn a_fatal_failure_is_one_error() {
+    let mut run = Run::new();
+    let ticket = run.call(1).unwrap();
+    run.tell(ticket, Failure::fatal().into(), None);
+    assert_eq!((run.state(), run.snapshot().errors), (State::Closed, 1));
+}
+
+#[test]
+fn open_with_the_cooldown_not_over_refuses_and_counts() {
+    let mut run = Run::new();
+    for call in 0..3 {
+        run.fail(call);
+    }
+    let before = run.snapshot();
+    assert_eq!(before.rejects_left, 4);
+    let denied = run.call(2).unwrap_err();
+    assert_eq!(denied.reason, Reason::TripwireOpen);
+    assert_eq!(denied.tripped.unwrap().reason, Reason::ErrorStreak);
+    let after = TripwireSnapshot {
+        rejects_left: 3,
+        ..before
+    };
+    assert_eq!(run.snapshot(), after, "neither digest nor streaks");
+}
+
+#[test]
+fn open_the_open_cooldown_rejects_th_refused_call_arms_one_probe() {
+    let mut run = Run::new();
+    for call in 0..3 {
+        run.fail(call);
+    }
+    run.refused(3);
+    assert_eq!(run.state(), State::Open);
+    run.refused(1);
+    assert_eq!(run.state(), State::HalfOpen);
+    assert!(!run.snapshot().probing);
+    assert!(run.call(9).is_ok());
+    assert!(run.snapshot().probing);
+}
+
+#[test]
+fn half_open_the_next_call_is_the_probe_and_the_identical_check_applies_to_it() {
+    let mut run = Run::new();
+    run.ok(1);
+    run.ok(1);
+    assert_eq!(run.reason_of(1), Reason::IdenticalCall);
+    run.refused(4);
+    let denied = run.call(1).unwrap_err();
+    assert_eq!(denied.reason, Reason::IdenticalCall);
+    assert_eq!(denied.tripped.unwrap().count, Some(4));
+    assert_eq!((run.state(), run.snapshot().trips), (State::Open, 2));
+    run.refused(4);
+    let probe = run.call(2).unwrap();
+    assert_eq!(probe.role, Role::Probe);
+    assert_eq!(run.snapshot().turns, 3, "a probe spends its turn");
+}
+
+#[test]
+fn half_open_the_next_call_is_the_probe_and_the_turn_check_applies_to_it() {
+    let mut run = Run::new();
+    for call in 0..5 {
+        run.ok(call);
+    }
+    for call in 5..8 {
+        run.fail(call);
+    }
+    assert_eq!(run.snapshot().reason, Some(Reason::ErrorStreak));
+    run.refused(4);
+    assert_eq!(run.reason_of(1), Reason::MaxTurns);
+    assert_eq!(run.snapshot().reason, Some(Reason::MaxTurns));
+    for _ in 0..50 {
+        assert!(run.call(1).is_err(), "a spent turn budget is final");
+    }
+}
+
+#[test]
+fn half_open_the_probe_succeeds_and_closes_with_both_streaks_zeroed() {
+    let mut run = Run::armed();
+    run.ok(1);
+    let now = run.snapshot();
+    assert_eq!((now.state, now.reason), (State::Closed, None));
+    assert_eq!((now.errors, now.identical, now.turns), (0, 0, 4));
+    run.ok(1);
+    assert_eq!(
+        run.snapshot().identical,
+        1,
+        "the same call again is number 1"
+    );
+    run.ok(1);
+    assert_eq!(run.reason_of(1), Reason::IdenticalCall);
+}
+
+#[test]
+fn half_open_the_probe_fails_and_opens_with_a_new_cooldown() {
+    let mut run = Run::new();
+    run.ok(1);
+    run.ok(1);
+    assert_eq!(run.reason_of(1), Reason::IdenticalCall);
+    run.refused(4);
+    run.transitions();
+    run.fail(2);
+    let now = run.snapshot();
+    assert_eq!((now.state, now.rejects_left), (State::Open, 4));
+    assert_eq!((now.reason, now.trips), (Some(Reason::ErrorStreak), 2));
+    assert_eq!(now.errors, 1);
+    assert_eq!(
+        run.transitions(),
+        [(State::HalfOpen, State::Open, TransitionReason::ProbeFailed)]
+    );
+}
+
+#[test]
+fn half_open_the_probe_is_dropped_and_opens_with_the_old_reason() {
+    let mut run = Run::armed();
+    let probe = run.call(1).unwrap();
+    run.transitions();
+    run.fence.lose(probe, &mut run.notes);
+    let now = run.snapshot();
+    assert_eq!((now.state, now.rejects_left), (State::Open, 4));
+    assert_eq!((now.reason, now.trips), (Some(Reason::ErrorStreak), 1));
+    assert_eq!(
+        run.transitions(),
+        [(State::HalfOpen, State::Open, TransitionReason::ProbeLost)]
+    );
+    run.refused(4);
+    assert!(run.call(1).is_ok());
+}
+
+#[test]
+fn half_open_calls_while_the_probe_is_out_are_refused_and_after_enough_of_them_it_is_lost() {
+    let mut run = Run::armed();
+    let probe = run.call(1).unwrap();
+    run.refused(3);
+    assert_eq!(run.state(), State::HalfOpen);
+    run.refused(1);
+    let now = run.snapshot();
+    assert_eq!((now.state, now.rejects_left), (State::Open, 4));
+    assert_eq!(now.reason, Some(Reason::ErrorStreak));
+    assert!(
+        !run.tell(probe, Outcome::Success, None),
+        "its late result says nothing"
+    );
+    assert_eq!(run.snapshot(), now);
+    run.fence.lose(probe, &mut run.notes);
+    assert_eq!(run.snapshot(), now);
+    run.refused(4);
+    assert_eq!(run.state(), State::HalfOpen);
+}
+
+#[test]
+fn half_open_the_probe_is_neutral_and_the_next_call_is_the_probe() {
+    let mut run = Run::armed();
+    for call in 1..4 {
+        let probe = run.call(call).unwrap();
+        assert_eq!(probe.role, Role::Probe);
+        run.refused(2);
+        assert!(run.tell(probe, Outcome::Neutral, None));
+        assert_eq!(run.state(), State::HalfOpen);
+    }
+}
+
+#[test]
+fn a_deadline_counts_from_the_first_admitted_call_and_is_final_until_a_reset() {
+    let minute = Duration::from_secs(60);
+    let mut run = Run::of(Rules {
+        deadline: Some(minute),
+        ..Rules::default()
+    });
+    run.now = run.now.after(minute * 10);
+    assert_eq!(run.snapshot().time_left, None);
+    run.ok(1);
+    assert_eq!(run.snapshot().time_left, Some(minute));
+    run.now = run.now.after(Duration::from_secs(59));
+    run.ok(2);
+    run.now = run.now.after(Duration::from_secs(1));
+    let unnoticed = run.snapshot();
+    assert_eq!(unnoticed.state, State::Open);
+    assert_eq!(unnoticed.reason, Some(Reason::Deadline));
+    for _ in 0..20 {
+        assert_eq!(run.reason_of(3), Reason::Deadline);
+        assert_eq!(run.snapshot(), unnoticed);
+    }
+    run.fence.reset(&run.rules, &mut run.notes);
+    run.ok(3);
+    assert_eq!(run.snapshot().time_left, Some(minute));
+}
+
+#[test]
+fn a_deadline_goes_before_any_other_reason() {
+    let mut run = Run::of(Rules {
+        deadline: Some(Duration::from_secs(1)),
+        max_turns: 1,
+        ..Rules::default()
+    });
+    run.ok(1);
+    assert_eq!(run.reason_of(1), Reason::MaxTurns);
+    run.now = run.now.after(Duration::from_secs(1));
+    assert_eq!(run.reason_of(1), Reason::Deadline);
+    run.fence.extend(5, &mut run.notes);
+    assert_eq!(run.reason_of(1), Reason::Deadline, "final until a reset");
+    assert_eq!(run.snapshot().turns_left, 5);
+}
+
+#[test]
+fn a_result_from_an_older_generation_is_stale() {
+    let mut run = Run::new();
+    let old: Vec<_> = (0..3).map(|call| run.call(call).unwrap()).collect();
+    for call in 3..6 {
+        run.fail(call);
+    }
+    let now = run.snapshot();
+    let outcomes = [
+        Outcome::Success,
+        Outcome::Neutral,
+        Failure::transient().into(),
+    ];
+    for (ticket, outcome) in old.into_iter().zip(outcomes) {
+        assert!(!run.tell(ticket, outcome, Some(1)));
+        assert_eq!(run.snapshot(), now);
+    }
+}
+
+#[test]
+fn extending_after_max_turns_closes_with_streaks_kept() {
+    let mut run = Run::new();
+    for call in 0..5 {
+        run.ok(call);
+    }
+    run.fail(5);
+    run.fail(6);
+    run.ok(7);
+    assert_eq!(run.reason_of(7), Reason::MaxTurns);
+    run.refused(4);
+    run.fence.extend(0, &mut run.notes);
+    assert_eq!(run.state(), State::HalfOpen, "nothing is given");
+    run.fence.extend(2, &mut run.notes);
+    let now = run.snapshot();
+    assert_eq!((now.state, now.turns_left), (State::Closed, 2));
+    assert_eq!((now.identical, now.reason), (1, None));
+    run.ok(7);
+    assert_eq!(run.reason_of(7), Reason::IdenticalCall);
+}
+
+#[test]
+fn extending_after_another_trip_grows_the_budget_alone() {
+    let mut run = Run::armed();
+    run.fence.extend(u32::MAX, &mut run.notes);
+    let now = run.snapshot();
+    assert_eq!((now.state, now.turns_left), (State::HalfOpen, u32::MAX - 3));
+    assert_eq!(now.reason, Some(Reason::ErrorStreak));
+}
+
+#[test]
+fn a_reset_is_a_new_run_in_a_new_generation() {
+    let mut run = Run::armed();
+    let probe = run.call(1).unwrap();
+    run.fence.extend(7, &mut run.notes);
+    run.transitions();
+    run.fence.reset(&run.rules, &mut run.notes);
+    assert_eq!(run.snapshot(), Run::new().snapshot());
+    assert_eq!(
+        run.transitions(),
+        [(State::HalfOpen, State::Closed, TransitionReason::Reset)]
+    );
+    assert!(!run.tell(probe, Failure::transient().into(), None));
+    assert_eq!(run.snapshot(), Run::new().snapshot());
+}
+
+#[test]
+fn no_turns_refuse_every_call() {
+    let mut run = Run::of(Rules {
+        max_turns: 0,
+        ..Rules::default()
+    });
+    assert_eq!(run.reason_of(1), Reason::MaxTurns);
+    for _ in 0..20 {
+        assert!(run.call(1).is_err());
+    }
+}
+
+#[test]
+fn an_exempt_call_spends_a_turn_and_is_neither_a_repeat_nor_the_end_of_a_streak() {
+    let mut run = Run::new();
+    run.ok(1);
+    run.ask(&exempt()).unwrap();
+    run.ok(1);
+    run.ask(&exempt()).unwrap();
+    assert_eq!(run.snapshot().turns, 4);
+    assert_eq!(run.reason_of(1), Reason::IdenticalCall);
+}
+
+#[test]
+fn a_tool_has_its_own_limit() {
+    let mut run = Run::new();
+    let own = Asked {
+        limit: Some(5),
+        ..asked(1)
+    };
+    for _ in 0..4 {
+        run.ask(&own).unwrap();
+    }
+    assert_eq!(run.ask(&own).unwrap_err().reason, Reason::IdenticalCall);
+}
+
+#[test]
+fn a_warning_comes_once_in_a_run_at_its_turn() {
+    let mut run = Run::of(Rules {
+        warn_at: Some(6),
+        ..Rules::default()
+    });
+    let warned = |run: &mut Run| {
+        run.notes.begin();
+        std::iter::from_fn(|| run.notes.next())
+            .filter(|note| {
+                matches!(
+                    note,
+                    Told::Note(Note::Warned {
+                        turns: 6,
+                        budget: 8
+                    })
+                )
+            })
+            .count()
+    };
+    for call in 0..5 {
+        run.ok(call);
+    }
+    assert_eq!(warned(&mut run), 0);
+    run.ok(5);
+    assert_eq!(warned(&mut run), 1);
+    run.ok(6);
+    run.ok(7);
+    assert_eq!(warned(&mut run), 0);
+    run.fence.reset(&run.rules, &mut run.notes);
+    for call in 0..6 {
+        run.ok(call);
+    }
+    assert_eq!(warned(&mut run), 1);
+}
+
+fn cycling() -> Run {
+    Run::of(Rules {
+        max_turns: 100,
+        cycles: Some(Cycles {
+            max_period: 3,
+            repeats: 3,
+        }),
+        ..Rules::default()
+    })
+}
+
+#[test]
+fn a_round_of_calls_that_comes_again_and_again_is_a_repetition() {
+    for round in [&[1, 2][..], &[1, 2, 3], &[1, 1, 2]] {
+        let mut run = cycling();
+        for call in [7, 8] {
+            run.ok(call);
+        }
+        let mut calls = round.repeat(3);
+        let last = calls.pop().unwrap();
+        for call in calls {
+            run.ok(call);
+        }
+        let denied = run.call(last).unwrap_err();
+        assert_eq!(denied.reason, Reason::IdenticalCall, "{round:?}");
+        let tripped = denied.tripped.unwrap();
+        assert_eq!(tripped.count, Some(3));
+        assert_eq!(tripped.period as usize, round.len());
+        run.refused(4);
+        assert_eq!(run.reason_of(round[0]), Reason::IdenticalCall, "it goes on");
+        run.refused(4);
+        run.ok(50);
+        assert_eq!(run.state(), State::Closed);
+        for _ in 0..2 {
+            for call in round {
+                run.ok(*call);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_not_the_same_round_is_no_repetition() {
+    let mut run = cycling();
+    for call in [1, 2, 3, 1, 2, 4, 1, 2, 3, 1, 2, 4, 1, 2, 3, 1, 2, 4] {
+        run.ok(call);
+    }
+    let mut run = Run::of(Rules {
+        identical_limit: 100,
+        ..cycling().rules
+    });
+    for _ in 0..50 {
+        run.ok(1);
+    }
+}
+
+#[test]
+fn an_answer_that_differs_is_progress_and_one_that_does_not_is_none() {
+    let mut run = Run::of(Rules {
+        max_turns: 100,
+        ..Rules::default()
+    });
+    for answer in 0..10 {
+        run.answered(1, answer);
+    }
+    run.answered(1, 9);
+    assert_eq!(
+        run.reason_of(1),
+        Reason::IdenticalCall,
+        "two equal answers, and a third call"
+    );
+}
+
+#[test]
+fn failures_are_never_progress() {
+    let mut run = Run::new();
+    run.answered(1, 1);
+    run.fail(1);
+    assert_eq!(run.reason_of(1), Reason::IdenticalCall);
+}
+
+#[test]
+fn an_answer_to_another_call_is_no_progress_of_this_one() {
+    let mut run = Run::new();
+    let early = run.call(1).unwrap();
+    run.answered(2, 20);
+    run.answered(2, 20);
+    run.tell(early, Outcome::Success, Some(99));
+    assert_eq!(run.snapshot().identical, 2);
+    assert_eq!(run.reason_of(2), Reason::IdenticalCall);
+}
+
+#[test]
+fn polling_in_a_round_is_honest_while_its_answers_differ() {
+    let mut run = cycling();
+    for round in 0..10 {
+        run.answered(1, round);
+        run.answered(2, 5);
+    }
+    for call in [1, 2, 1, 2] {
+        run.answered(call, 5);
+    }
+    run.answered(1, 5);
+    assert_eq!(run.reason_of(2), Reason::IdenticalCall);
+}
+
+#[test]
+fn calls_of_one_turn_spend_one_turn_and_are_no_repetition_in_time() {
+    let mut run = Run::of(Rules {
+        max_turns: 3,
+        by_turn: true,
+        cycles: cycling().rules.cycles,
+        ..Rules::default()
+    });
+    for _ in 0..20 {
+        run.call_in(1, 1).unwrap();
+    }
+    assert_eq!((run.snapshot().turns, run.snapshot().identical), (1, 1));
+    for _ in 0..10 {
+        run.call_in(2, 1).unwrap();
+        run.call_in(2, 2).unwrap();
+    }
+    assert_eq!(run.snapshot().turns, 2);
+    run.call_in(3, 5).unwrap();
+    run.call_in(1, 6).unwrap();
+    run.call_in(3, 7).unwrap();
+    assert_eq!(run.call_in(4, 8).unwrap_err().reason, Reason::MaxTurns);
+}
+
+#[test]
+fn the_same_call_in_turn_after_turn_is_a_repetition() {
+    let mut run = Run::of(Rules {
+        by_turn: true,
+        ..Rules::default()
+    });
+    for turn in [1, 1, 2, 2, 2] {
+        run.call_in(turn, 1).unwrap();
+    }
+    assert_eq!(run.call_in(3, 1).unwrap_err().reason, Reason::IdenticalCall);
+}
+
+#[test]
+fn a_failed_readiness_is_an_error_without_a_call() {
+    let mut run = Run::new();
+    for _ in 0..3 {
+        run.fence
+            .readiness_failed(&run.rules, run.now, FailureKind::Transient, &mut run.notes);
+    }
+    let now = run.snapshot();
+    assert_eq!((now.state, now.turns), (State::Open, 0));
+    assert_eq!(now.reason, Some(Reason::ErrorStreak));
+    run.fence
+        .readiness_failed(&run.rules, run.now, FailureKind::Transient, &mut run.notes);
+    assert_eq!(run.snapshot(), now, "nothing is asked of it while open");
+    run.refused(4);
+    run.fence
+        .readiness_failed(&run.rules, run.now, FailureKind::Transient, &mut run.notes);
+    assert_eq!((run.state(), run.snapshot().trips), (State::Open, 2));
+}
+
+#[test]
+fn the_word_alone_tells_whether_any_call_may_go() {
+    let glance = |run: &Run| {
+        let until = || Some(run.fence.until());
+        Fence::glance(run.fence.word(), until, run.now)
+    };
+    let mut run = Run::of(Rules {
+        max_turns: 4,
+        deadline: Some(Duration::from_secs(9)),
+        ..Rules::default()
+    });
+    let mut seen = Vec::new();
+    let mut look = |run: &Run| {
+        assert_eq!(glance(run), Some(run.fence.would_allow_some(run.now)));
+        seen.push(glance(run).unwrap());
+    };
+    look(&run);
+    for call in 0..3 {
+        run.fail(call);
+    }
+    look(&run);
+    run.refused(4);
+    look(&run);
+    run.call(7).unwrap();
+    look(&run);
+    run.refused(8);
+    look(&run);
+    run.now = run.now.after(Duration::from_secs(9));
+    look(&run);
+    assert_eq!(seen, [true, false, true, false, false, false]);
+    assert_eq!(Fence::glance(Word::BUSY, || None, run.now), None);
+}
+
+#[test]
+fn a_fence_without_streaks_is_clean_and_nothing_in_it_runs() {
+    let rest = |run: &Run| run.fence.rest(&run.rules, run.now);
+    let mut run = Run::new();
+    run.ok(1);
+    assert_eq!(rest(&run), Rest::Clean);
+    run.ok(1);
+    assert_eq!(rest(&run), Rest::Unclean);
+    run.fail(2);
+    assert_eq!(rest(&run), Rest::Unclean);
+    assert_eq!(rest(&Run::armed()), Rest::Unclean);
+    let mut run = Run::of(Rules {
+        deadline: Some(Duration::from_secs(1)),
+        ..Rules::default()
+    });
+    run.ok(1);
+    run.now = run.now.after(Duration::from_secs(1));
+    assert_eq!(rest(&run), Rest::Unclean);
+}
+
+#[test]
+fn a_refusal_tells_the_rule_the_count_and_what_it_followed() {
+    let mut run = Run::new();
+    run.ok(1);
+    run.ok(1);
+    let first = run.call(1).unwrap_err().refusal(None);
+    assert_eq!(first.reason(), Reason::IdenticalCall);
+    assert_eq!((first.tripped_by(), first.count()), (None, Some(3)));
+    let later = run.call(5).unwrap_err().refusal(None);
+    assert_eq!(later.reason(), Reason::TripwireOpen);
+    assert_eq!(later.tripped_by(), Some(Reason::IdenticalCall));
+    assert_eq!((later.count(), later.retry_after()), (Some(3), None));
+    let early = Denied::NOT_READY.refusal(None);
+    assert_eq!(early.retry_after(), Some(Duration::ZERO));
+    assert_eq!((early.tripped_by(), early.count()), (None, None));
+}
+
+#[test]
+fn the_plain_rules_admit_an_ordinary_call_quietly_and_others_do_not() {
+    let quiet = |rules: Rules, asked: &Asked| {
+        let mut run = Run::of(rules);
+        run.ok(1);
+        run.fence.try_acquire_quietly(&run.rules, asked).is_some()
+    };
+    assert!(quiet(Rules::default(), &asked(2)));
+    assert!(quiet(Rules::default(), &exempt()));
+    let deadline = Some(Duration::from_secs(1));
+    let rules = Rules {
+        deadline,
+        ..Rules::default()
+    };
+    assert!(!quiet(rules, &asked(2)), "the time matters");
+    assert!(!quiet(cycling().rules, &asked(2)), "more is remembered");
+    let by_turn = Rules {
+        by_turn: true,
+        ..Rules::default()
+    };
+    assert!(!quiet(by_turn, &asked(2)));
+    let last = Rules {
+        max_turns: 2,
+        ..Rules::default()
+    };
+    assert!(!quiet(last, &asked(2)), "the word tells that none is left");
+    let warned = Rules {
+        warn_at: Some(2),
+        ..Rules::default()
+    };
+    assert!(!quiet(warned, &asked(2)), "there is something to tell");
+}
+
+#[test]
+fn a_streak_of_errors_beyond_the_words_limit_is_counted_all_the_same() {
+    let mut run = Run::of(Rules {
+        error_limit: u32::MAX,
+        max_turns: u32::MAX,
+        ..Rules::default()
+    });
+    run.fence.errors = Word::FULL - 1;
+    for errors in Word::FULL..Word::FULL + 3 {
+        run.fail(errors.into());
+        assert_eq!(run.fence.word().streak(), Word::FULL);
+        assert_eq!(run.snapshot().errors, errors);
+        let word = run.fence.word();
+        run.fence.adopt(word);
+        assert_eq!(run.fence.errors, errors, "a full word counts no further");
+    }
+    run.ok(1);
+    assert_eq!(run.snapshot().errors, 0);
+}

@@ -1,0 +1,272 @@
+//! Handles: the fence without the service.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::hash::Hash;
+
+use super::fence::{Fence, TripwireSnapshot};
+use super::gate::{self, FenceAnchor, Select, Sessions};
+use super::reader::{Read, Reader};
+use crate::cell::{Cell, Retired};
+use crate::event::State;
+use crate::machine::Machine;
+use crate::refusal::Reason;
+use crate::sync::Arc;
+
+/// A handle on the fence of a [`TripwireLayer`](super::TripwireLayer): to look at the run, to give it more turns, and to begin another.
+///
+/// # Examples
+///
+/// ```
+/// use tower_breaker::{State, TripwireLayer};
+///
+/// let tripwire = TripwireLayer::new().max_turns(8);
+/// let run = tripwire.handle();
+/// assert!(run.would_allow(&"search rust"));
+/// assert_eq!((run.state(), run.turns(), run.reason()), (State::Closed, 0, None));
+/// run.extend(4);
+/// assert_eq!(run.snapshot().turns_left, 12);
+/// run.reset();
+/// assert_eq!(run.snapshot().turns_left, 8);
+/// ```
+#[derive(Clone)]
+pub struct TripwireHandle<Q = Reader> {
+    anchor: FenceAnchor,
+    reader: Q,
+}
+
+impl<Q> TripwireHandle<Q> {
+    pub(super) fn new(anchor: &FenceAnchor, reader: Q) -> Self {
+        Self {
+            anchor: Arc::clone(anchor),
+            reader,
+        }
+    }
+
+    fn cell(&self) -> &Cell<Fence> {
+        self.anchor.cell()
+    }
+
+    /// The oracle: whether this call would be let through now. It changes nothing, however often it is asked.
+    #[must_use]
+    #[allow(private_bounds)] // What reads requests is ours.
+    pub fn would_allow<Req>(&self, req: &Req) -> bool
+    where
+        Q: Read<Req>,
+    {
+        gate::would_allow(self.cell(), &self.reader.read(req))
+    }
+
+    /// The same handle without [`would_allow`](Self::would_allow), of a type that can be named whatever closures the layer was given.
+    #[must_use]
+    pub fn without_requests(&self) -> TripwireHandle<()> {
+        TripwireHandle::new(&self.anchor, ())
+    }
+
+    /// The state as it is now: a run whose time is over has opened the fence, noticed or not.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.snapshot().state
+    }
+
+    /// How many turns the run has spent.
+    #[must_use]
+    pub fn turns(&self) -> u32 {
+        self.snapshot().turns
+    }
+
+    /// Why the fence tripped last, if it has not closed since.
+    #[must_use]
+    pub fn reason(&self) -> Option<Reason> {
+        self.snapshot().reason
+    }
+
+    /// The run as it is now.
+    #[must_use]
+    pub fn snapshot(&self) -> TripwireSnapshot {
+        snapshot(self.cell())
+    }
+
+    /// Gives the run `turns` more. After a trip by `max_turns` the fence is closed again, its streaks kept.
+    pub fn extend(&self, turns: u32) {
+        // A fence outside a store is never evicted.
+        let _ = extend(self.cell(), turns);
+    }
+
+    /// Begins a new run, in every state. Results of calls that are in flight are stale.
+    pub fn reset(&self) {
+        reset(self.cell());
+    }
+}
+
+impl<Q> fmt::Debug for TripwireHandle<Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TripwireHandle")
+            .field("fence", &self.anchor)
+            .finish_non_exhaustive()
+    }
+}
+
+fn snapshot(cell: &Cell<Fence>) -> TripwireSnapshot {
+    let now = gate::now_in(cell);
+    cell.look(|fence, word, rules| fence.snapshot(word, rules, now))
+}
+
+fn extend(cell: &Cell<Fence>, turns: u32) -> Result<(), Retired> {
+    cell.step_unless_retired(|fence, _, notes| fence.extend(turns, notes))
+}
+
+fn reset(cell: &Cell<Fence>) {
+    cell.step(Fence::reset);
+}
+
+/// A handle on the fences of a layer with one per session. Everything is asked with the session's id; questions make no fence.
+pub struct KeyedTripwireHandle<K, S, Q = Reader> {
+    sessions: Arc<Sessions<K>>,
+    select: S,
+    reader: Q,
+}
+
+impl<K, S, Q> KeyedTripwireHandle<K, S, Q> {
+    pub(super) fn new(sessions: &Arc<Sessions<K>>, select: S, reader: Q) -> Self {
+        Self {
+            sessions: Arc::clone(sessions),
+            select,
+            reader,
+        }
+    }
+}
+
+impl<K: Hash + Eq + Clone, S, Q> KeyedTripwireHandle<K, S, Q> {
+    /// The oracle: whether this call would be let through now, in its own session. It changes nothing, however often it is asked.
+    #[must_use]
+    #[allow(private_bounds)] // What reads requests is ours.
+    pub fn would_allow<Req>(&self, req: &Req) -> bool
+    where
+        S: Select<K, Req>,
+        Q: Read<Req>,
+    {
+        let asked = self.reader.read(req);
+        let store = self.sessions.store();
+        let seen = self
+            .select
+            .look(store, req, |cell| gate::would_allow(cell, &asked));
+        seen.unwrap_or_else(|| {
+            let rules = self.sessions.rules();
+            rules.observe_only || Fence::new(rules).would_allow(rules, self.sessions.now(), &asked)
+        })
+    }
+
+    /// The same handle without [`would_allow`](Self::would_allow), of a type that can be named whatever closures the layer was given.
+    #[must_use]
+    pub fn without_requests(&self) -> KeyedTripwireHandle<K, (), ()> {
+        KeyedTripwireHandle::new(&self.sessions, (), ())
+    }
+
+    /// The session's state as it is now; closed for one without a fence.
+    #[must_use]
+    pub fn state<B>(&self, session: &B) -> State
+    where
+        K: Borrow<B>,
+        B: Hash + Eq + ?Sized,
+    {
+        self.snapshot(session).state
+    }
+
+    /// How many turns the session has spent.
+    #[must_use]
+    pub fn turns<B>(&self, session: &B) -> u32
+    where
+        K: Borrow<B>,
+        B: Hash + Eq + ?Sized,
+    {
+        self.snapshot(session).turns
+    }
+
+    /// Why the session's fence tripped last, if it has not closed since.
+    #[must_use]
+    pub fn reason<B>(&self, session: &B) -> Option<Reason>
+    where
+        K: Borrow<B>,
+        B: Hash + Eq + ?Sized,
+    {
+        self.snapshot(session).reason
+    }
+
+    /// The session as it is now; as new for one without a fence.
+    #[must_use]
+    pub fn snapshot<B>(&self, session: &B) -> TripwireSnapshot
+    where
+        K: Borrow<B>,
+        B: Hash + Eq + ?Sized,
+    {
+        if let Some(seen) = self.sessions.store().look(session, snapshot) {
+            return seen;
+        }
+        let rules = self.sessions.rules();
+        let fence = Fence::new(rules);
+        fence.snapshot(fence.word(), rules, self.sessions.now())
+    }
+
+    /// Gives the session `turns` more. Its fence is made if need be. Answers `false` if it could not be, because every fence in the
+    /// store has a call in flight.
+    pub fn extend<B>(&self, session: &B, turns: u32) -> bool
+    where
+        K: Borrow<B>,
+        B: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        let mut found = self.sessions.store().get(session);
+        loop {
+            let Some(anchor) = found.or_else(|| self.sessions.get_or_insert(session.to_owned()))
+            else {
+                return false;
+            };
+            match extend(anchor.cell(), turns) {
+                Ok(()) => return true,
+                Err(Retired) => found = None,
+            }
+        }
+    }
+
+    /// Begins a new run in the session, if it has a fence.
+    pub fn reset<B>(&self, session: &B)
+    where
+        K: Borrow<B>,
+        B: Hash + Eq + ?Sized,
+    {
+        // A look-up like a call's, so that the store learns that the fence may have become clean.
+        if let Some(anchor) = self.sessions.store().get(session) {
+            reset(anchor.cell());
+        }
+    }
+
+    /// Takes the session's fence out of the store, as when its run has ended; the next call with its id finds a new one. Results of calls in
+    /// flight are lost. Answers whether there was one.
+    pub fn forget<B>(&self, session: &B) -> bool
+    where
+        K: Borrow<B>,
+        B: Hash + Eq + ?Sized,
+    {
+        self.sessions.store().forget(session)
+    }
+
+    /// The sessions that have a fence, in no particular order.
+    #[must_use]
+    pub fn keys(&self) -> Vec<K> {
+        self.sessions.store().keys()
+    }
+}
+
+impl<K, S: Clone, Q: Clone> Clone for KeyedTripwireHandle<K, S, Q> {
+    fn clone(&self) -> Self {
+        Self::new(&self.sessions, self.select.clone(), self.reader.clone())
+    }
+}
+
+impl<K, S, Q> fmt::Debug for KeyedTripwireHandle<K, S, Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyedTripwireHandle")
+            .field("sessions", &self.sessions)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,139 @@
+//! The guarded service.
+
+use std::fmt;
+use std::task::{Context, Poll};
+
+use tower_service::Service;
+
+use super::digest::Answers;
+use super::future::{ResponseFuture, failing_if_unwound};
+use super::gate::{Gate, One};
+use super::reader::{Read, Reader};
+use crate::outcome::{Classify, ErrorsAsFailures, FailureKind, Outcome};
+use crate::refusal::{AsBoxError, Refuse};
+
+/// A service behind a fence, or behind one fence per session.
+///
+/// See the [module documentation](super) for what it does.
+///
+/// It asks nothing of the inner service but that it is one: not `Clone`, not `Send`, not `'static`. The inner service that was polled
+/// ready is the one that is called, and one that was not is never called.
+///
+/// A service whose call is refused keeps what its inner service had reserved when it was polled ready, as in tower's
+/// `Filter`. Use it or drop it.
+pub struct Tripwire<S, C = ErrorsAsFailures, R = AsBoxError, G = One, Q = Reader, A = ()> {
+    inner: S,
+    gate: G,
+    reader: Q,
+    classify: C,
+    refuse: R,
+    answers: A,
+}
+
+impl<S, C, R, G, Q, A> Tripwire<S, C, R, G, Q, A> {
+    pub(super) fn new(inner: S, gate: G, reader: Q, classify: C, refuse: R, answers: A) -> Self {
+        Self {
+            inner,
+            gate,
+            reader,
+            classify,
+            refuse,
+            answers,
+        }
+    }
+
+    /// The inner service.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The inner service, mutably.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// Takes the inner service out.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
+#[allow(private_bounds)]
+impl<S, C, R, G, Q, A, Req> Service<Req> for Tripwire<S, C, R, G, Q, A>
+where
+    S: Service<Req>,
+    C: Classify<S::Response, S::Error> + Clone,
+    R: Refuse<Req, S::Response, S::Error>,
+    G: Gate<Req>,
+    Q: Read<Req>,
+    A: Answers<S::Response> + Clone,
+{
+    type Response = S::Response;
+    type Error = R::Error;
+    type Future = ResponseFuture<S::Future, C, A, R, Req, Result<S::Response, R::Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        if !self.gate.ask() {
+            // Refused at the next call. Inner readiness is not asked for, so that a service that is stuck cannot hold up the answer.
+            return Poll::Ready(Ok(()));
+        }
+        match self.inner.poll_ready(cx) {
+            Poll::Ready(Ok(())) => {
+                self.gate.readied();
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Err(err)) => {
+                // A service that will never be ready has failed, whatever its error says; the classifier may say how.
+                let kind = match self.classify.classify(Err(&err)) {
+                    Outcome::Failure(failure) => failure.kind(),
+                    Outcome::Success | Outcome::Neutral => FailureKind::Transient,
+                };
+                self.gate.readiness_failed(kind);
+                Poll::Ready(Err(R::convert(err)))
+            }
+            Poll::Pending => self.gate.poll_wait(cx).map(Ok),
+        }
+    }
+
+    fn call(&mut self, req: Req) -> Self::Future {
+        match self.gate.admit(&self.reader, &req) {
+            Ok(mut admission) => {
+                let future = failing_if_unwound(&mut admission, || self.inner.call(req));
+                let (classify, answers) = (self.classify.clone(), self.answers.clone());
+                ResponseFuture::called(future, admission, classify, answers)
+            }
+            Err(refusal) => ResponseFuture::refused(self.refuse.refuse(req, refusal)),
+        }
+    }
+}
+
+/// Clones share the fence. New clones carry no readiness: each is polled ready for itself.
+impl<S, C, R, G, Q, A> Clone for Tripwire<S, C, R, G, Q, A>
+where
+    S: Clone,
+    C: Clone,
+    R: Clone,
+    G: Clone,
+    Q: Clone,
+    A: Clone,
+{
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            gate: self.gate.clone(),
+            reader: self.reader.clone(),
+            classify: self.classify.clone(),
+            refuse: self.refuse.clone(),
+            answers: self.answers.clone(),
+        }
+    }
+}
+
+impl<S: fmt::Debug, C, R, G: fmt::Debug, Q, A> fmt::Debug for Tripwire<S, C, R, G, Q, A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tripwire")
+            .field("inner", &self.inner)
+            .field("gate", &self.gate)
+            .finish_non_exhaustive()
+    }
+}
