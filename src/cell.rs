@@ -308,7 +308,7 @@ impl<M: Machine> Cell<M> {
         } else {
             let rest = inside.machine.rest(&cell.shared.rules, now);
             match rest {
-                Rest::Live => Retirement::Live(inside.machine.until()),
+                Rest::Live => Retirement::Live(inside.machine.live_until(&cell.shared.rules, now)),
                 Rest::Unclean if !unclean => Retirement::Unclean,
                 Rest::Clean | Rest::Unclean => {
                     inside.retired = true;

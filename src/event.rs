@@ -223,7 +223,7 @@ pub enum Event<'a> {
         /// The generation in which it was admitted.
         generation: u32,
     },
-    /// A verdict came from an older generation. A failure while open, or of the primary while the chain serves, restarts the cooldown; nothing else changes.
+    /// A verdict came from an older generation. A failure while open and not pinned, or of the primary while the chain serves, restarts the cooldown; nothing else changes.
     #[non_exhaustive]
     LateVerdict {
         /// The circuit's name, or that of the model that served.

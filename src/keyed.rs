@@ -28,6 +28,9 @@ pub(crate) trait Keep: Machine {
     fn state(&self, word: Word, rules: &Self::Rules, now: Moment) -> State;
 }
 
+/// A cell and what it answered; or the cell that found no room.
+pub(crate) type Asked<M, R> = Result<(Arc<Anchor<M>>, R), Arc<Anchor<M>>>;
+
 /// The cells of a layer with one per key.
 pub(crate) struct Keyed<K, M: Keep> {
     store: Store<K, M>,
@@ -104,49 +107,47 @@ impl<K: Hash + Eq, M: Keep> Keyed<K, M> {
         Cell::new(machine, self.name_of(key), Arc::clone(&self.shared))
     }
 
-    /// The cell of `key`, made if need be; `None` if every cell is live.
-    pub(crate) fn get_or_insert(&self, key: K) -> Option<Arc<Anchor<M>>> {
+    /// The cell of `key`, made if need be; or, since every cell is live, the one that found no room.
+    pub(crate) fn get_or_insert(&self, key: K) -> Result<Arc<Anchor<M>>, Arc<Anchor<M>>> {
         let now = self.now();
         let inserted = self.store.get_or_insert(key, now, |key| self.make(key));
-        let observers = &self.shared.observers;
-        if observers.is_empty() {
-            return inserted.found.ok();
-        }
         if let Some(evicted) = inserted.evicted {
             let cell = evicted.cell();
-            observers.tell(&Event::Evicted {
-                name: cell.name().map(Name::as_str),
-                state: cell.look(|machine, word, rules| machine.state(word, rules, now)),
-            });
-        }
-        inserted
-            .found
-            .map_err(|unguarded| {
-                observers.tell(&Event::Unguarded {
-                    name: unguarded.cell().name().map(Name::as_str),
+            if cell.observed() {
+                cell.tell(&Event::Evicted {
+                    name: cell.name().map(Name::as_str),
+                    state: cell.look(|machine, word, rules| machine.state(word, rules, now)),
                 });
-            })
-            .ok()
+            }
+        }
+        inserted.found
     }
 
     /// Asks the cell of a key, which was `found` or is made of the key to `own`, until it is asked in one that is in the store. Answers with the
-    /// cell, too; `None` if every cell is live.
+    /// cell, too; or, since every cell is live, with the one that found no room.
     #[inline]
     pub(crate) fn ask<R>(
         &self,
         mut found: Option<Arc<Anchor<M>>>,
         own: impl Fn() -> K,
         ask: impl Fn(&Cell<M>) -> Result<R, Retired>,
-    ) -> Option<(Arc<Anchor<M>>, R)> {
+    ) -> Asked<M, R> {
         loop {
-            let anchor = found.or_else(|| self.get_or_insert(own()))?;
+            let anchor = found.map_or_else(|| self.get_or_insert(own()), Ok)?;
             match ask(anchor.cell()) {
-                Ok(answer) => return Some((anchor, answer)),
+                Ok(answer) => return Ok((anchor, answer)),
                 // It was evicted after it was found. Asking to insert waits for whoever did it.
                 Err(Retired) => found = None,
             }
         }
     }
+}
+
+/// Tells that a call runs unguarded, since the `cell` of its key found no room.
+pub(crate) fn tell_unguarded<M: Machine>(cell: &Cell<M>) {
+    cell.tell(&Event::Unguarded {
+        name: cell.name().map(Name::as_str),
+    });
 }
 
 impl<K, M: Keep> fmt::Debug for Keyed<K, M> {
@@ -257,7 +258,11 @@ where
 {
     #[inline]
     fn get<M: Machine>(&self, store: &Store<K, M>, req: &Req) -> Option<Arc<Anchor<M>>> {
-        store.get(&(self.f)(req))
+        let key = (self.f)(req);
+        let found = store.get(&key);
+        // Before it is returned: should the key panic when it is dropped, the hold on the cell would be leaked.
+        drop(key);
+        found
     }
 
     fn look<M: Machine, R>(

@@ -29,6 +29,11 @@ pub(crate) trait Machine {
     /// Whether the store may evict it.
     fn rest(&self, rules: &Self::Rules, now: Moment) -> Rest;
 
+    /// Until when a machine that is [`Rest::Live`] stays so, if nobody calls.
+    fn live_until(&self, _: &Self::Rules, _: Moment) -> Moment {
+        self.until()
+    }
+
     /// A note as observers see it.
     fn event<'a>(note: Self::Note, name: Option<&'a str>, rules: &'a Self::Rules) -> Event<'a>;
 }

@@ -114,7 +114,7 @@ impl fmt::Display for FailureKind {
 pub enum Cancelled {
     /// An ordinary call says nothing. A probe keeps its slot until its lease ends, and then counts as failed.
     Ignore,
-    /// Nobody learnt anything: a probe gives its slot back at once.
+    /// Nobody learnt anything: an ordinary call says nothing, and a probe gives its slot back at once.
     Release,
     /// A failure now.
     Failure,
@@ -145,8 +145,8 @@ impl Cancelled {
 pub enum Recorded {
     /// It was of the current generation, and counted.
     Applied,
-    /// It came from an older generation, or from a call without a permit. A failure while the circuit is open has restarted the
-    /// cooldown; nothing else changed.
+    /// It came from an older generation, or from a call that nobody guards: its circuit was forgotten, or it had none. A failure while the circuit is open, and
+    /// not pinned, has restarted the cooldown; nothing else changed.
     Stale,
 }
 

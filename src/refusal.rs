@@ -4,6 +4,7 @@ use std::any::Any;
 use std::borrow::Cow;
 use std::error::Error;
 use std::fmt::{self, Write as _};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -116,14 +117,14 @@ impl Refusal {
         self.reason
     }
 
-    /// The name of what refused: the layer's, or the key's where there is one circuit per key.
+    /// The name of what refused: the layer's, or the key's where keys name their circuits.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.name.as_ref().map(Name::as_str)
     }
 
-    /// How long to wait before a call may be let through, or `None` when no time is known (pinned by hand, or a cooldown without
-    /// end). It was right when the call was refused.
+    /// How long to wait before a call may be let through, or `None` when no time is known (pinned by hand, or a cooldown or a lease without
+    /// end). It was right when the circuit was asked, which may have been in `poll_ready`.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         (self.retry_after != u64::MAX).then(|| Duration::from_nanos(self.retry_after))
@@ -147,7 +148,7 @@ impl Refusal {
         self.count
     }
 
-    /// Finds the refusal in an error, or in the chain of its sources.
+    /// Finds the refusal in an error, or in the chain of its sources, those that an [`io::Error`] holds included.
     ///
     /// # Examples
     ///
@@ -173,7 +174,15 @@ impl Refusal {
     /// ```
     #[must_use]
     pub fn find<'a>(err: &'a (dyn Error + 'static)) -> Option<&'a Refusal> {
-        std::iter::successors(Some(err), |&err| err.source()).find_map(|err| err.downcast_ref())
+        std::iter::successors(Some(err), |&err| below(err)).find_map(|err| err.downcast_ref())
+    }
+}
+
+/// The error that `err` was made from. An `io::Error` names as its source that of the error it holds, and so would hide the one that it holds.
+fn below<'a>(err: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
+    match err.downcast_ref().and_then(io::Error::get_ref) {
+        Some(held) => Some(held),
+        None => err.source(),
     }
 }
 
@@ -258,7 +267,7 @@ impl Refusal {
 
 impl Error for Refusal {}
 
-/// A name in backticks, on one line, bounded, and unable to end its own quotation.
+/// A name in backticks, on one line, bounded, and unable to end its own quotation or to turn the reading direction.
 struct Quoted<'a>(&'a str);
 
 impl fmt::Display for Quoted<'_> {
@@ -266,17 +275,19 @@ impl fmt::Display for Quoted<'_> {
         f.write_char('`')?;
         let mut rest = self.0.chars();
         for c in rest.by_ref().take(SHOWN) {
-            f.write_char(if c.is_control() || c == '`' {
-                '\u{fffd}'
-            } else {
-                c
-            })?;
+            f.write_char(if is_hostile(c) { '\u{fffd}' } else { c })?;
         }
         if rest.next().is_some() {
             f.write_char('…')?;
         }
         f.write_char('`')
     }
+}
+
+/// Whether a character would end the quotation or the line, or turn the direction in which the text is read.
+fn is_hostile(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '`' | '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Finds a refusal in an error as a service returns it: a [`Refusal`], or a [`BoxError`] with one in its chain.
@@ -293,7 +304,7 @@ pub(crate) fn in_error(err: &dyn Any) -> Option<&Refusal> {
 pub enum Reason {
     /// The circuit is open and its cooldown is not over.
     CircuitOpen,
-    /// Another call is the probe.
+    /// Another call is the probe, or was: one that was dropped may keep its slot until its lease ends.
     ProbeInFlight,
     /// Somebody pinned the circuit open by hand.
     ForcedOpen,
@@ -352,23 +363,24 @@ impl Name {
 
     /// The name of a key's circuit: what the key displays as, cut after 256 characters.
     pub(crate) fn of_key(key: &impl fmt::Display) -> Self {
-        struct Bounded(String, usize);
+        /// A text, and how many characters it has room for; `None` once it was cut.
+        struct Bounded(String, Option<usize>);
 
         impl fmt::Write for Bounded {
             fn write_str(&mut self, text: &str) -> fmt::Result {
                 for c in text.chars() {
-                    if self.1 == 0 {
-                        self.0.push('…');
+                    let Some(room) = self.1 else {
                         return Err(fmt::Error);
-                    }
-                    self.0.push(c);
-                    self.1 -= 1;
+                    };
+                    self.1 = room.checked_sub(1);
+                    self.0.push(if self.1.is_some() { c } else { '…' });
                 }
-                Ok(())
+                // The character that found no room may have been the last one.
+                self.1.map(|_| ()).ok_or(fmt::Error)
             }
         }
 
-        let mut name = Bounded(String::new(), Self::LONGEST);
+        let mut name = Bounded(String::new(), Some(Self::LONGEST));
         // An error says that it is full, or that the key's own `Display` gave up: what is written by then is the name.
         let _ = write!(name, "{key}");
         Name::Shared(name.0.into())

@@ -18,7 +18,7 @@
 //!
 //! # Code of the user's
 //!
-//! A key's `Hash` runs once for each question, and its `Eq` before anything is changed; inside, keys go by their hash and a number. So a
+//! A key's `Hash` runs before the lock is taken, its `Eq` and `Borrow` under it, but before anything is changed; inside, keys go by their hash and a number. So a
 //! key that panics breaks nothing. Nothing of the user's is dropped under the lock.
 
 use std::borrow::Borrow;
@@ -111,10 +111,26 @@ impl<K: Hash + Eq, M: Machine> Store<K, M> {
         // Made before the lock is taken: a key's `Hash` and `Display` are the user's.
         let hash = self.map.look(&key).hash;
         let fresh = Arc::new(Anchor::new(make(&key)));
-        // What the map drops, evicted keys among it, it drops after the lock is free.
-        let _pin = self.map.pin();
+        let mut key = Some(key);
+        // What the map drops, evicted keys among it, it drops after the lock is free; and before anything is returned, as in the map's `get`.
+        let pin = self.map.pin();
+        let inserted = self.find_or_insert(hash, &mut key, fresh, now);
+        drop(pin);
+        drop(key);
+        inserted
+    }
+
+    /// Takes the key if the cell is inserted.
+    fn find_or_insert(
+        &self,
+        hash: u64,
+        key: &mut Option<K>,
+        fresh: Arc<Anchor<M>>,
+        now: Moment,
+    ) -> Inserted<M> {
         let mut order = lock(&self.order);
-        if let Some(found) = self.map.get(&Look { hash, key: &key }) {
+        let look = key.as_ref().map(|key| Look { hash, key });
+        if let Some(found) = look.and_then(|look| self.map.get(&look)) {
             // Nothing to settle: whoever evicts comes to this lock, and counts the caller.
             self.touch(found.cell());
             return Inserted {
@@ -144,7 +160,9 @@ impl<K: Hash + Eq, M: Machine> Store<K, M> {
         self.tick.store(mark, Ordering::Relaxed);
         fresh.cell().used().store(mark, Ordering::Relaxed);
         let id = order.next_id(hash);
-        self.map.insert(id, key, Arc::clone(&fresh));
+        if let Some(key) = key.take() {
+            self.map.insert(id, key, Arc::clone(&fresh));
+        }
         order.waiting.push(Reverse(Entry {
             at: mark,
             id,
@@ -472,7 +490,12 @@ mod map {
             K: Borrow<Q>,
             Q: Eq + ?Sized,
         {
-            self.cells.pin().get(look).cloned()
+            let cells = self.cells.pin();
+            let value = cells.get(look).cloned();
+            // Keys that were removed may be dropped here. Should one of them panic, a local value is let go of; one that is being returned
+            // would be leaked, and its cell be held for good.
+            drop(cells);
+            value
         }
 
         pub(super) fn with<Q, R>(&self, look: &Look<'_, Q>, f: impl FnOnce(&V) -> R) -> Option<R>

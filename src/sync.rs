@@ -16,7 +16,7 @@ pub(crate) use loom::sync::{
 
 use std::sync::PoisonError;
 
-/// Locks `mutex`. No code of the user's runs under one of our locks but a key's `Eq`, and that at no moment at which something is half done;
+/// Locks `mutex`. No code of the user's runs under one of our locks but a key's `Eq` and `Borrow`, and that at no moment at which something is half done;
 /// so there is no broken state for a poisoned lock to warn of.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

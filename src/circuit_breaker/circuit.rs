@@ -234,7 +234,7 @@ pub struct CircuitBreakerSnapshot {
     pub streak: u32,
     /// What is left of the cooldown, zero once a probe is due, or of the probe's lease; `None` if neither runs, or it has no end.
     pub time_left: Option<Duration>,
-    /// How often it has tripped since it was made or reset.
+    /// How often it has tripped or was pinned open, since it was made or reset.
     pub trips: u64,
     /// The kind of the last failure since it was made or reset.
     pub last_failure: Option<FailureKind>,
@@ -688,6 +688,11 @@ impl Machine for Circuit {
             (Phase::Open, until) if now >= until => Rest::Unclean,
             (Phase::Open | Phase::Probing | Phase::Forced, _) => Rest::Live,
         }
+    }
+
+    fn live_until(&self, rules: &Rules, now: Moment) -> Moment {
+        // A lease that is over was followed by a cooldown, noticed or not.
+        self.at(rules, now).1
     }
 
     fn event<'a>(note: Note, name: Option<&'a str>, rules: &Rules) -> Event<'a> {

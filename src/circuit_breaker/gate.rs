@@ -18,7 +18,7 @@ use crate::cell::{Anchor, Cell, Count, Retired, Shared, Waiter};
 use crate::clock::{Clock, Moment, nanos};
 use crate::event::{Event, State};
 use crate::health_router::HealthRouter;
-use crate::keyed::{Borrowed, Keep, Keyed, Owned, Select};
+use crate::keyed::{self, Borrowed, Keep, Keyed, Owned, Select};
 use crate::machine::Word;
 use crate::outcome::Failure;
 use crate::refusal::{Name, Reason, Refusal};
@@ -354,6 +354,8 @@ impl<Req> Gate<Req> for One {
         let cell = self.anchor.cell();
         let word = cell.word_before_until();
         if word.lets_all_through() {
+            // What an earlier poll found must not outlive this one, even should the inner service or the classifier unwind.
+            self.ready = Readiness::Unknown;
             return Poll::Ready(true);
         }
         if !self.at_once || !Circuit::is_open(word) {
@@ -618,9 +620,12 @@ impl<K: Hash + Eq> Circuits<K> {
         own: impl Fn() -> K,
     ) -> Result<Admission, Kept> {
         match self.keyed.ask(found, own, acquire_stored) {
-            Some((anchor, Ok(ticket))) => Ok(Admission::new(anchor, ticket)),
-            Some((anchor, Err(denied))) => Err(Kept { anchor, denied }),
-            None => Ok(Admission::none()),
+            Ok((anchor, Ok(ticket))) => Ok(Admission::new(anchor, ticket)),
+            Ok((anchor, Err(denied))) => Err(Kept { anchor, denied }),
+            Err(unguarded) => {
+                keyed::tell_unguarded(unguarded.cell());
+                Ok(Admission::none())
+            }
         }
     }
 

@@ -215,7 +215,7 @@ impl<K: Hash + Eq + Clone> KeyedCircuitBreakerHandle<K> {
     {
         let found = self.store().get(key);
         let keyed = self.circuits.keyed();
-        keyed.ask(found, || key.to_owned(), force_open).is_some()
+        keyed.ask(found, || key.to_owned(), force_open).is_ok()
     }
 
     /// Takes the key's circuit out of the store, whatever its state; the next call with the key finds a new one. Results of calls in flight are

@@ -41,7 +41,8 @@ pub struct CircuitBreakerLayer<C = ErrorsAsFailures, R = AsBoxError, G = One> {
 struct Settings {
     shared: Shared<Rules>,
     name: Option<Name>,
-    seed: u64,
+    /// The jitter's, if it was set. Otherwise each layer and each clone that is configured further draws one of its own.
+    seed: Option<u64>,
 }
 
 impl CircuitBreakerLayer {
@@ -55,7 +56,7 @@ impl CircuitBreakerLayer {
                 observers: Observers::default(),
             },
             name: None,
-            seed: RandomState::new().build_hasher().finish(),
+            seed: None,
         };
         Self {
             gate: settings.one(),
@@ -71,8 +72,13 @@ impl Settings {
         One::made(
             &Arc::new(self.shared.clone()),
             self.name.as_ref(),
-            self.seed,
+            self.seed(),
         )
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
+            .unwrap_or_else(|| RandomState::new().build_hasher().finish())
     }
 
     fn circuits<K: Hash + Eq + Clone>(
@@ -83,7 +89,7 @@ impl Settings {
         assert!(capacity > 0, "`capacity` must be at least 1, not 0");
         let shared = Arc::new(self.shared.clone());
         let name = self.name.clone();
-        Circuits::new(Keyed::new(capacity, name_of, shared, name, self.seed))
+        Circuits::new(Keyed::new(capacity, name_of, shared, name, self.seed()))
     }
 }
 
@@ -158,7 +164,7 @@ impl<C, R, G: Renew> CircuitBreakerLayer<C, R, G> {
         self.set_rules(|rules| rules.on_cancel = rule)
     }
 
-    /// Multiplies the cooldown by `factor` after every failed probe, up to `max`. It starts anew when the circuit closes. A
+    /// Multiplies the cooldown by `factor` after every failed probe, one whose lease ended among them, up to `max`. It starts anew when the circuit closes. A
     /// `max` below the recovery duration stops the growth at once.
     ///
     /// Default: the cooldown does not grow.
@@ -194,9 +200,9 @@ impl<C, R, G: Renew> CircuitBreakerLayer<C, R, G> {
 
     /// Makes the jitter repeatable: the same seed gives the same cooldowns, for each key its own.
     ///
-    /// Default: a random seed for each layer.
+    /// Default: a random seed for each layer, and for each clone that is configured further.
     pub fn jitter_seed(self, seed: u64) -> Self {
-        self.set(|settings| settings.seed = seed)
+        self.set(|settings| settings.seed = Some(seed))
     }
 
     /// Trips also when at least `fraction` of the calls in `window` failed, once the window holds
@@ -254,15 +260,15 @@ impl<C, R, G: Renew> CircuitBreakerLayer<C, R, G> {
         self.set_rules(|rules| rules.retry_after_cap = cap)
     }
 
-    /// Refuses nothing. The circuit moves as if it did, and events tell what it would have refused; such a call runs without a permit, and its
-    /// result is not recorded.
+    /// Refuses nothing but calls to an inner service that was not polled ready. The circuit moves as if it refused, and events tell what it would have
+    /// refused; such a call runs without a permit, and its result is not recorded. The oracle says yes to everything.
     ///
     /// Default: off.
     pub fn observe_only(self) -> Self {
         self.set_rules(|rules| rules.observe_only = true)
     }
 
-    /// Adds an observer: a closure over `&Event<'_>`, or a type of the trait. Several may be added.
+    /// Adds an observer: a closure over `&Event<'_>`, or a type of [`Observe`]. Several may be added.
     pub fn observe(self, observer: impl Observe + Send + Sync + 'static) -> Self {
         self.set(|settings| settings.shared.observers.add(StdArc::new(observer)))
     }
@@ -329,13 +335,13 @@ impl Settings {
         gate.renew(
             &Arc::new(self.shared.clone()),
             self.name.as_ref(),
-            self.seed,
+            self.seed(),
         )
     }
 }
 
 impl<C, R> CircuitBreakerLayer<C, R> {
-    /// What `poll_ready` does while the circuit is open.
+    /// What `poll_ready` does while the circuit would refuse.
     ///
     /// Default: [`WhenOpen::Refuse`].
     ///
@@ -348,11 +354,13 @@ impl<C, R> CircuitBreakerLayer<C, R> {
 
     /// One circuit for each key that the request holds, at most `capacity` of them. The key names its circuit, by its `Display`.
     ///
-    /// A key is cloned only when its circuit is made. Circuits that are closed, clean and idle are evicted first, the least
+    /// A key that has a circuit is not cloned for a call. Circuits that are closed, clean and idle are evicted first, the least
     /// recently used one first; then those that are not, but where nothing runs any more. One with a call in flight, a cooldown or a lease that still runs, or one pinned open is never
     /// evicted; while all are such, a new key is served unguarded, and an event says so.
     ///
-    /// Keys are kept whole, so bound their length where a stranger chooses them.
+    /// Keys are kept whole, so bound their length where a stranger chooses them. Their `Eq` and `Borrow` may run while the store is locked: they
+    /// must not come back to the layer.
+    ///
     /// [`when_open`](Self::when_open) has no meaning here: the key is not known when readiness is asked for.
     ///
     /// # Panics
@@ -447,7 +455,8 @@ impl<C, R, K, S> CircuitBreakerLayer<C, R, PerKey<K, S>> {
 
 impl<C, R, F> CircuitBreakerLayer<C, R, PerKey<String, Borrowed<F, str>>> {
     /// Sends a call that its key's circuit refuses to the first of the key's substitutes whose circuit lets it through. `rewrite` puts the
-    /// substitute's name into the request. When all refuse, the refusal names the key that was asked for, and the shortest of the waits.
+    /// substitute's name into the request; if it panics, the call that it rewrote was cancelled. When all refuse, the refusal names the key that was asked
+    /// for, and the shortest of the waits.
     ///
     /// See [`HealthRouter`] for an example.
     pub fn substitute<Req, W>(

@@ -85,11 +85,14 @@
 //! With one circuit, `poll_ready` asks the oracle. If the circuit would refuse, the inner service is not asked, `poll_ready` is ready, and the call is
 //! refused at once; it is never `Ready(Err)` for an open circuit, which would kill a `Buffer`. If it would allow, inner readiness is polled, and a caller
 //! who waits there is woken by every transition, to be refused if the circuit has tripped. The probe's slot is taken in `call`
-//! alone. With [`WhenOpen::NotReady`] an open circuit is not ready instead.
+//! alone. With [`WhenOpen::NotReady`] a circuit that would refuse is not ready instead.
 //!
-//! A call is refused with [`Reason::NotReady`](crate::Reason::NotReady), and takes no probe, when its inner service was not polled ready: nobody asked, or the circuit
-//! was open when they did and became due since. The answer that `poll_ready` gave holds for one call. It reads the clock, and `call` does so again only if
-//! less than a second of the wait was left, or the circuit has moved since.
+//! The answer of no that `poll_ready` gave holds for one call, and so does the wait that it read: `call` reads the clock again only if less than a second of
+//! that wait was left, or the circuit has moved since. A caller who lets much time pass between the two is told the wait of then, even if the circuit
+//! is due by now.
+//!
+//! A call that the circuit would let through, but whose inner service was not polled ready, is refused with [`Reason::NotReady`](crate::Reason::NotReady) and
+//! takes no probe: nobody asked, or the circuit refused when they did and no longer does. It may be polled and called again at once.
 //!
 //! With a circuit per key, the key is not known when readiness is asked for: it passes through, and the gate is asked in `call`.
 //!
@@ -127,21 +130,56 @@ pub use self::window::Window;
 pub use crate::keyed::{Borrowed, Owned};
 pub use crate::outcome::{Cancelled, Recorded};
 
-/// What `poll_ready` does while the circuit is open.
+/// What `poll_ready` does while the circuit would refuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenOpen {
     /// It is ready, and the call is refused at once.
     Refuse,
-    /// It is pending until a probe may go, so that `tower::balance` and its like choose another endpoint. It needs a tokio runtime with
-    /// time.
+    /// It is pending while a call would be refused: until the cooldown is over, the probe's slot is free, or the circuit is closed. So `tower::balance` and
+    /// its like choose another endpoint. It needs a tokio runtime with time.
     NotReady,
 }
 
 #[cfg(test)]
 mod tests {
-    use super::circuit::Circuit;
-    use crate::cell::Cell;
+    use super::circuit::{Circuit, Rules};
+    use crate::cell::{Anchor, Cell, Retirement, Shared};
+    use crate::clock::{Clock, Moment};
+    use crate::event::Observers;
+    use crate::outcome::Failure;
+    use crate::sync::Arc;
+    use std::time::Duration;
+
+    /// Else the store would look at a circuit again at each new key, from the end of its lease to the end of the cooldown after it.
+    #[test]
+    fn a_circuit_whose_lease_is_over_is_live_until_the_end_of_the_cooldown_after_it() {
+        let shared = Arc::new(Shared {
+            rules: Rules::default(),
+            clock: Clock::start(),
+            observers: Observers::default(),
+        });
+        let circuit = Circuit::new(&shared.rules, 0);
+        let anchor = Arc::new(Anchor::new(Cell::new(circuit, None, shared)));
+        let at = |secs| Moment::START.after(Duration::from_secs(secs));
+        anchor.cell().step(|circuit, rules, notes| {
+            let ticket = circuit.try_acquire(rules, at(0), notes).unwrap();
+            let fatal = Failure::fatal().into();
+            circuit.record(rules, at(0), ticket, fatal, notes);
+            circuit.try_acquire(rules, at(30), notes).unwrap();
+        });
+        for (now, until) in [(30, 60), (59, 60), (60, 90), (89, 90)] {
+            assert_eq!(
+                Cell::retire(&anchor, 1, true, at(now)),
+                Retirement::Live(at(until)),
+                "at {now} s"
+            );
+        }
+        assert_eq!(
+            Cell::retire(&anchor, 1, true, at(90)),
+            Retirement::Done { clean: false }
+        );
+    }
 
     #[test]
     fn a_circuit_takes_no_more_than_its_192_bytes() {

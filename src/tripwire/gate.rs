@@ -10,7 +10,7 @@ use super::reader::Read;
 use crate::cell::{Anchor, Cell, Count, Retired, Shared, Waiter};
 use crate::clock::{Clock, Moment};
 use crate::event::{Event, Observers, State};
-use crate::keyed::{Keep, Keyed, Select};
+use crate::keyed::{self, Keep, Keyed, Select};
 use crate::machine::Word;
 use crate::outcome::FailureKind;
 use crate::refusal::{Name, Reason, Refusal};
@@ -399,9 +399,12 @@ pub(super) fn acquire_in<K: Hash + Eq, Req>(
     let found = select.get(sessions.store(), req);
     let ask = |cell: &Cell<Fence>| acquire_stored(cell, || reader.read(req));
     match sessions.ask(found, || select.own(req), ask) {
-        Some((anchor, Ok(ticket))) => Ok(Admission::new(anchor, ticket)),
-        Some((_, Err(denied))) => Err(denied),
-        None => Ok(Admission::none()),
+        Ok((anchor, Ok(ticket))) => Ok(Admission::new(anchor, ticket)),
+        Ok((_, Err(denied))) => Err(denied),
+        Err(unguarded) => {
+            keyed::tell_unguarded(unguarded.cell());
+            Ok(Admission::none())
+        }
     }
 }
 

@@ -220,7 +220,7 @@ impl<K: Hash + Eq + Clone, S, Q> KeyedTripwireHandle<K, S, Q> {
         let extended = self
             .sessions
             .ask(found, || session.to_owned(), |cell| extend(cell, turns));
-        extended.is_some()
+        extended.is_ok()
     }
 
     /// Begins a new run in the session, if it has a fence.
