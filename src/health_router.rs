@@ -49,20 +49,19 @@ use std::sync::Arc;
 ///
 /// It is given to [`substitute`](crate::CircuitBreakerLayer::substitute). A substitute's own substitutes are not asked.
 #[derive(Clone, Debug, Default)]
+#[must_use = "a table does nothing until a layer is given it"]
 pub struct HealthRouter {
     routes: Arc<HashMap<String, Vec<String>>>,
 }
 
 impl HealthRouter {
     /// A table without routes.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// While the circuit of `name` refuses, its calls go to the first of `substitutes` that is let through. A later route for the same
     /// name replaces this one. `name` itself and repetitions among the substitutes are left out.
-    #[must_use]
     pub fn route<S: Into<String>>(
         mut self,
         name: impl Into<String>,

@@ -19,7 +19,7 @@ const SHOWN: usize = 64;
 ///
 /// It is an error that any layer outside can recognise with [`Refusal::find`]. Its text is written for the model that
 /// made the call.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Refusal {
     layer: Layer,
     reason: Reason,
@@ -183,6 +183,20 @@ fn below<'a>(err: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)
     match err.downcast_ref().and_then(io::Error::get_ref) {
         Some(held) => Some(held),
         None => err.source(),
+    }
+}
+
+impl fmt::Debug for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Refusal")
+            .field("layer", &self.layer)
+            .field("reason", &self.reason)
+            .field("name", &self.name())
+            .field("retry_after", &self.retry_after())
+            .field("last_failure", &self.last_failure)
+            .field("tripped_by", &self.tripped_by)
+            .field("count", &self.count)
+            .finish()
     }
 }
 
@@ -355,9 +369,7 @@ impl Name {
             Name::Shared(name) => name,
         }
     }
-}
 
-impl Name {
     /// How many characters of a key's `Display` become its circuit's name.
     const LONGEST: usize = 256;
 
@@ -624,6 +636,16 @@ mod tests {
         assert_eq!(refusal.name(), Some("search"));
         assert_eq!(refusal.retry_after(), Some(Duration::from_secs(20)));
         assert_eq!(refusal.last_failure(), Some(FailureKind::RateLimited));
+        let debug = format!("{refusal:?}");
+        assert!(
+            debug.contains("name: Some(\"search\"), retry_after: Some(20s)"),
+            "{debug}"
+        );
+        let unknown = format!("{:?}", Refusal::breaker(Reason::ForcedOpen));
+        assert!(
+            unknown.contains("name: None, retry_after: None"),
+            "{unknown}"
+        );
         assert_eq!((refusal.tripped_by(), refusal.count()), (None, None));
     }
 

@@ -606,7 +606,7 @@ mod map {
             Look { hash, key }
         }
 
-        #[allow(clippy::unused_self)]
+        #[allow(clippy::unused_self)] // The real one has something to pin.
         pub(super) fn pin(&self) -> impl Sized {}
 
         pub(super) fn get<Q>(&self, look: &Look<'_, Q>) -> Option<V>

@@ -243,6 +243,8 @@ impl<C, R, G: Renew> CircuitBreakerLayer<C, R, G> {
 
     /// Counts a success that took at least `limit` as a transient failure. With [`Duration::MAX`] none does.
     ///
+    /// A slow success from an older generation counts as a stale failure too: while the circuit is open it restarts the cooldown.
+    ///
     /// Default: off. With it on, every call reads the clock when it is admitted, and every success once more.
     ///
     /// # Panics

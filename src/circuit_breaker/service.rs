@@ -73,7 +73,7 @@ impl<S, C, R, G> CircuitBreaker<S, C, R, G> {
     }
 }
 
-#[allow(private_bounds)]
+#[allow(private_bounds)] // Which gates there are is ours.
 impl<S, C, R, G, Req> Service<Req> for CircuitBreaker<S, C, R, G>
 where
     S: Service<Req>,

@@ -59,7 +59,7 @@ impl<S, C, R, G, Q, A> Tripwire<S, C, R, G, Q, A> {
     }
 }
 
-#[allow(private_bounds)]
+#[allow(private_bounds)] // Which gates there are is ours.
 impl<S, C, R, G, Q, A, Req> Service<Req> for Tripwire<S, C, R, G, Q, A>
 where
     S: Service<Req>,
