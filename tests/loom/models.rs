@@ -750,9 +750,9 @@ fn a_cell_that_is_looked_up_while_it_is_filed_is_found() {
             let anchor = other.keyed().store().get(&1).unwrap();
             reset(anchor.cell());
         });
-        let second = circuits.keyed().get_or_insert(2).is_some();
+        let second = circuits.keyed().get_or_insert(2).is_ok();
         other.join().unwrap();
-        assert!(circuits.keyed().get_or_insert(3).is_some(), "{second}");
+        assert!(circuits.keyed().get_or_insert(3).is_ok(), "{second}");
     });
 }
 
@@ -767,7 +767,7 @@ fn a_filed_cell_that_was_looked_up_is_found() {
         );
         admit_in(&circuits, 1).unwrap().record(failure());
         assert!(
-            circuits.keyed().get_or_insert(2).is_none(),
+            circuits.keyed().get_or_insert(2).is_err(),
             "filed as cooling"
         );
         let other = Arc::clone(&circuits);
@@ -777,6 +777,6 @@ fn a_filed_cell_that_was_looked_up_is_found() {
         });
         drop(circuits.keyed().get_or_insert(3));
         other.join().unwrap();
-        assert!(circuits.keyed().get_or_insert(4).is_some());
+        assert!(circuits.keyed().get_or_insert(4).is_ok());
     });
 }
