@@ -214,4 +214,29 @@ mod tests {
         }
         assert_eq!(handle.snapshot().state, State::Open);
     }
+
+    #[test]
+    fn a_probe_whose_classifier_panics_is_lost_at_once_and_not_when_its_future_is_dropped() {
+        let layer = TripwireLayer::new()
+            .identical_limit(2)
+            .open_cooldown_rejects(1)
+            .classify(|_: Result<&(), &u8>| -> Outcome { panic!("classify") })
+            .refuse_with(|_: u8, _| Ok::<_, u8>(()));
+        let handle = layer.handle();
+        let mut service = layer.layer(Down);
+        let mut call = |req| {
+            assert_ready_ok!(task::spawn(()).enter(|cx, _| service.poll_ready(cx)));
+            task::spawn(service.call(req))
+        };
+        assert!(catch_unwind(AssertUnwindSafe(|| call(0).poll())).is_err());
+        // The first trips it, and the second arms the probe.
+        for _ in 0..2 {
+            assert_ready_ok!(call(0).poll());
+        }
+        let mut probe = call(1);
+        assert!(handle.snapshot().probing);
+        assert!(catch_unwind(AssertUnwindSafe(|| probe.poll())).is_err());
+        assert_eq!(handle.snapshot().state, State::Open);
+        drop(probe);
+    }
 }
