@@ -45,14 +45,14 @@ use std::time::Duration;
 use loom::thread;
 
 use super::Cancelled;
-use super::circuit::{Circuit, Recorded, Role, Rules, Ticket};
+use super::circuit::{Circuit, Role, Rules, Ticket};
 use super::gate::{self, Circuits};
 use super::permit::{Admission, Permit};
 use crate::cell::{Anchor, Cell, Shared};
 use crate::clock::{Clock, Moment};
 use crate::event::{Event, Observers, State, TransitionReason};
 use crate::keyed::Keyed;
-use crate::outcome::{Failure, Outcome};
+use crate::outcome::{Failure, Outcome, Recorded};
 use crate::refusal::Refusal;
 use crate::sync::Arc;
 
