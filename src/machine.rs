@@ -126,6 +126,15 @@ impl Word {
         ((self.0 & Self::STREAK) >> 8) as u32
     }
 
+    /// The streak, of which the machine knows `counted`: the word counts on, and once it is full the machine does.
+    pub(crate) fn streak_or(self, counted: u32) -> u32 {
+        if self.streak() < Self::FULL {
+            self.streak()
+        } else {
+            counted
+        }
+    }
+
     #[inline]
     pub(crate) fn last(self) -> Option<FailureKind> {
         match (self.0 & Self::KIND) >> 5 {
@@ -317,6 +326,9 @@ mod tests {
     fn a_streak_stops_at_the_words_limit() {
         let word = Word::new(7, 2).with_streak(u32::MAX);
         assert_eq!(word.streak(), Word::FULL);
+        assert_eq!(word.streak_or(u32::MAX), u32::MAX);
+        let below = word.with_streak(Word::FULL - 1);
+        assert_eq!(below.streak_or(3), Word::FULL - 1);
         assert_eq!((word.generation(), word.phase(), word.last()), (7, 2, None));
     }
 

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::time::Duration;
 
+use crate::clock::Moment;
 use crate::refusal;
 
 /// What a call's result says of the guarded thing.
@@ -81,6 +82,12 @@ impl Failure {
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         self.retry_after
+    }
+
+    /// Until when it asked to be left alone, at most for `cap`; [`Moment::START`] if it did not ask.
+    pub(crate) fn asked_until(self, now: Moment, cap: Duration) -> Moment {
+        self.retry_after
+            .map_or(Moment::START, |wait| now.after(wait.min(cap)))
     }
 }
 

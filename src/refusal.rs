@@ -304,6 +304,32 @@ fn is_hostile(c: char) -> bool {
         || matches!(c, '`' | '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
+/// Why a circuit or a chain does not admit a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Denied {
+    pub(crate) reason: Reason,
+    pub(crate) wait: Option<Duration>,
+    pub(crate) last: Option<FailureKind>,
+}
+
+impl Denied {
+    /// The service was not polled ready for the call: it may come again at once.
+    pub(crate) const NOT_READY: Self = Self {
+        reason: Reason::NotReady,
+        wait: Some(Duration::ZERO),
+        last: None,
+    };
+
+    /// What the call is told, in the words of the layer that refuses.
+    #[inline]
+    pub(crate) fn refusal(self, by: impl FnOnce(Reason) -> Refusal, name: Option<Name>) -> Refusal {
+        by(self.reason)
+            .with_name(name)
+            .with_retry_after(self.wait)
+            .with_last_failure(self.last)
+    }
+}
+
 /// Finds a refusal in an error as a service returns it: a [`Refusal`], or a [`BoxError`] with one in its chain.
 pub(crate) fn in_error(err: &dyn Any) -> Option<&Refusal> {
     err.downcast_ref::<Refusal>().or_else(|| {

@@ -31,7 +31,7 @@ use crate::clock::{Moment, nanos};
 use crate::event::{Event, State, TransitionReason};
 use crate::machine::{Machine, Notes, Rest, Word};
 use crate::outcome::{Cancelled, Failure, FailureKind, Outcome, Recorded};
-use crate::refusal::{Name, Reason, Refusal};
+use crate::refusal::{Denied, Reason};
 
 /// How a circuit decides.
 #[derive(Clone, Debug)]
@@ -176,31 +176,6 @@ impl Ticket {
 pub(super) enum Role {
     Ordinary,
     Probe,
-}
-
-/// Why a call is not admitted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Denied {
-    pub(super) reason: Reason,
-    pub(super) wait: Option<Duration>,
-    pub(super) last: Option<FailureKind>,
-}
-
-impl Denied {
-    /// The inner service was not polled ready for the call: it may come again at once.
-    pub(super) const NOT_READY: Self = Self {
-        reason: Reason::NotReady,
-        wait: Some(Duration::ZERO),
-        last: None,
-    };
-
-    #[inline]
-    pub(super) fn refusal(self, name: Option<Name>) -> Refusal {
-        Refusal::breaker(self.reason)
-            .with_name(name)
-            .with_retry_after(self.wait)
-            .with_last_failure(self.last)
-    }
 }
 
 /// What the circuit leaves for observers.
@@ -418,7 +393,7 @@ impl Circuit {
             self.until = self
                 .until
                 .max(restarted)
-                .max(asked_until(rules, now, failure));
+                .max(failure.asked_until(now, rules.retry_after_cap));
         }
         Recorded::Stale
     }
@@ -440,7 +415,9 @@ impl Circuit {
             Outcome::Failure(failure) => {
                 self.streak = self.streak.saturating_add(1);
                 self.last = Some(failure.kind());
-                self.hint = self.hint.max(asked_until(rules, now, failure));
+                self.hint = self
+                    .hint
+                    .max(failure.asked_until(now, rules.retry_after_cap));
                 Some(failure)
             }
         };
@@ -476,7 +453,7 @@ impl Circuit {
             }
             Outcome::Failure(failure) => {
                 self.last = Some(failure.kind());
-                self.hint = asked_until(rules, now, failure);
+                self.hint = failure.asked_until(now, rules.retry_after_cap);
                 self.trip(rules, now, TransitionReason::ProbeFailed, notes);
             }
         }
@@ -512,17 +489,12 @@ impl Circuit {
         rules: &Rules,
         now: Moment,
     ) -> CircuitBreakerSnapshot {
-        // What lock-free callers counted is in the word.
-        let mut counted = self.streak;
-        if word.streak() < Word::FULL {
-            counted = word.streak();
-        }
         let (phase, until) = self.at(rules, now);
         CircuitBreakerSnapshot {
             state: phase.state(),
             due: phase == Phase::Open && now >= until,
             forced: phase == Phase::Forced,
-            streak: counted,
+            streak: word.streak_or(self.streak),
             time_left: until.left(now),
             trips: self.trips + u64::from(phase != self.phase),
             last_failure: if phase == self.phase {
@@ -611,13 +583,6 @@ impl Circuit {
     }
 }
 
-/// Until when a failure asked to be left alone, within the cap; [`Moment::START`] if it did not ask.
-fn asked_until(rules: &Rules, now: Moment, failure: Failure) -> Moment {
-    failure.retry_after().map_or(Moment::START, |wait| {
-        now.after(wait.min(rules.retry_after_cap))
-    })
-}
-
 impl Rules {
     /// The cooldown after one of `cooldown`.
     fn grow(&self, cooldown: Duration) -> Duration {
@@ -674,10 +639,7 @@ impl Machine for Circuit {
     }
 
     fn adopt(&mut self, word: Word) {
-        // A full word counts no further; then the machine does.
-        if word.streak() < Word::FULL {
-            self.streak = word.streak();
-        }
+        self.streak = word.streak_or(self.streak);
         self.last = word.last();
     }
 

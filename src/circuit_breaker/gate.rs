@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::{Sleep, sleep};
 
 use super::WhenOpen;
-use super::circuit::{Circuit, Denied, Rules, Ticket};
+use super::circuit::{Circuit, Rules, Ticket};
 use super::permit::Admission;
 use crate::cell::{Anchor, Cell, Count, Retired, Shared, Waiter};
 use crate::clock::{Clock, Moment, nanos};
@@ -21,7 +21,7 @@ use crate::health_router::HealthRouter;
 use crate::keyed::{self, Borrowed, Keep, Keyed, Owned, Select};
 use crate::machine::Word;
 use crate::outcome::Failure;
-use crate::refusal::{Name, Reason, Refusal};
+use crate::refusal::{Denied, Name, Reason, Refusal};
 use crate::sync::Arc;
 
 type CircuitAnchor = Arc<Anchor<Circuit>>;
@@ -137,7 +137,7 @@ fn acquire_closely(cell: &Cell<Circuit>) -> Result<Result<Ticket, Denied>, Retir
 
 /// What becomes of a call that the gate denies: a refusal, or under `observe_only` a call without a permit.
 pub(super) fn deny(cell: &Cell<Circuit>, denied: Denied) -> Result<Admission, Refusal> {
-    let refusal = denied.refusal(cell.name().cloned());
+    let refusal = denied.refusal(Refusal::breaker, cell.name().cloned());
     let observe_only = cell.rules().observe_only && denied.reason != Reason::NotReady;
     if cell.observed() {
         cell.tell(&Event::Refused {
@@ -641,7 +641,7 @@ impl<K: Hash + Eq> Circuits<K> {
     }
 
     fn not_ready(&self, key: &K) -> Refusal {
-        let refusal = Denied::NOT_READY.refusal(self.keyed.name_of(key));
+        let refusal = Denied::NOT_READY.refusal(Refusal::breaker, self.keyed.name_of(key));
         let observers = self.keyed.observers();
         if !observers.is_empty() {
             observers.tell(&Event::Refused {

@@ -34,8 +34,8 @@ use super::Exhausted;
 use crate::clock::Moment;
 use crate::event::{EntryChange, Event, FallbackState, TransitionReason};
 use crate::machine::{Machine, Notes, Rest, Word};
-use crate::outcome::{Cancelled, Failure, FailureKind, Outcome, Recorded};
-use crate::refusal::{Name, Reason, Refusal};
+use crate::outcome::{Cancelled, FailureKind, Outcome, Recorded};
+use crate::refusal::{Denied, Reason};
 
 /// How a chain decides, and the names of those in it.
 #[derive(Clone, Debug)]
@@ -192,30 +192,6 @@ impl Ticket {
             since: Since(u64::from(word.generation())),
             server: Server::Primary(Role::Ordinary),
         }
-    }
-}
-
-/// Why a turn is not admitted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Denied {
-    pub(super) reason: Reason,
-    pub(super) wait: Option<Duration>,
-    pub(super) last: Option<FailureKind>,
-}
-
-impl Denied {
-    /// The service was not polled ready for the call: it may come again at once.
-    pub(super) const NOT_READY: Self = Self {
-        reason: Reason::NotReady,
-        wait: Some(Duration::ZERO),
-        last: None,
-    };
-
-    pub(super) fn refusal(self, name: Option<Name>) -> Refusal {
-        Refusal::fallback(self.reason)
-            .with_name(name)
-            .with_retry_after(self.wait)
-            .with_last_failure(self.last)
     }
 }
 
@@ -522,7 +498,7 @@ impl Chain {
                     self.until = self
                         .until
                         .max(now.after(rules.recovery_timeout))
-                        .max(asked_until(rules, now, failure));
+                        .max(failure.asked_until(now, rules.retry_after_cap));
                 }
                 Recorded::Stale
             }
@@ -554,7 +530,9 @@ impl Chain {
             Outcome::Failure(failure) => {
                 self.streak = self.streak.saturating_add(1);
                 self.last = Some(failure.kind());
-                self.hint = self.hint.max(asked_until(rules, now, failure));
+                self.hint = self
+                    .hint
+                    .max(failure.asked_until(now, rules.retry_after_cap));
                 if failure.kind() == FailureKind::Fatal {
                     self.trip(rules, now, TransitionReason::FatalFailure, now, notes);
                 } else if self.streak >= rules.trip_threshold {
@@ -586,7 +564,9 @@ impl Chain {
             }
             Outcome::Failure(failure) => {
                 self.last = Some(failure.kind());
-                self.hint = self.hint.max(asked_until(rules, now, failure));
+                self.hint = self
+                    .hint
+                    .max(failure.asked_until(now, rules.retry_after_cap));
                 if failure.kind() == FailureKind::Transient {
                     let reason = TransitionReason::ProbeFailed;
                     self.fail_transiently(rules, now, reason, now, notes);
@@ -690,11 +670,6 @@ impl Chain {
     }
 
     pub(super) fn snapshot(&self, word: Word, rules: &Rules, now: Moment) -> FallbackSnapshot {
-        // What lock-free callers counted is in the word.
-        let mut counted = self.streak;
-        if word.streak() < Word::FULL {
-            counted = word.streak();
-        }
         let (phase, until) = self.at(rules, now);
         let expired = self.has_expired(now);
         let tripped = expired && phase == Phase::Fallback;
@@ -703,7 +678,7 @@ impl Chain {
         FallbackSnapshot {
             state: phase.state(),
             due,
-            consecutive_failures: counted,
+            consecutive_failures: word.streak_or(self.streak),
             probe_successes: if expired { 0 } else { self.successes },
             probe_failures: match (tripped, expired) {
                 (true, _) => 0,
@@ -862,13 +837,6 @@ impl Chain {
     }
 }
 
-/// Until when a failure asked to be left alone, within the cap; [`Moment::START`] if it did not ask.
-fn asked_until(rules: &Rules, now: Moment, failure: Failure) -> Moment {
-    failure.retry_after().map_or(Moment::START, |wait| {
-        now.after(wait.min(rules.retry_after_cap))
-    })
-}
-
 impl Machine for Chain {
     type Rules = Rules;
     type Note = Note;
@@ -893,10 +861,7 @@ impl Machine for Chain {
     }
 
     fn adopt(&mut self, word: Word) {
-        // A full word counts no further; then the machine does.
-        if word.streak() < Word::FULL {
-            self.streak = word.streak();
-        }
+        self.streak = word.streak_or(self.streak);
         self.last = word.last();
     }
 

@@ -4,12 +4,12 @@ use std::fmt;
 use std::sync::Arc as StdArc;
 use std::task::Context;
 
-use super::chain::{Chain, Denied, Readied, Role, Rules, Server};
+use super::chain::{Chain, Readied, Role, Rules, Server};
 use super::permit::Admission;
 use crate::cell::{Anchor, Cell, Count, Shared, Waiter};
 use crate::event::Event;
 use crate::outcome::Failure;
-use crate::refusal::{Name, Refusal};
+use crate::refusal::{Denied, Name, Refusal};
 use crate::sync::Arc;
 
 type ChainAnchor = Arc<Anchor<Chain>>;
@@ -100,7 +100,7 @@ impl Gate {
     /// What becomes of a turn that the gate denies.
     pub(super) fn refuse(&self, denied: Denied) -> Refusal {
         let cell = self.anchor.cell();
-        let refusal = denied.refusal(cell.name().cloned());
+        let refusal = denied.refusal(Refusal::fallback, cell.name().cloned());
         if cell.observed() {
             cell.tell(&Event::Refused {
                 refusal: &refusal,

@@ -6,12 +6,12 @@ use std::task::{Context, Poll};
 use tower_service::Service;
 
 use super::backends::{Backends, NoBackups, Once, Replay, Served, Spare};
-use super::chain::{Denied, Readied, Server};
+use super::chain::{Readied, Server};
 use super::future::{Policies, ResponseFuture, failing_if_unwound};
 use super::gate::Gate;
 use super::permit::Admission;
 use crate::outcome::{Classify, Failure, Outcome, RefusalsAsFailures};
-use crate::refusal::{AsBoxError, Refuse};
+use crate::refusal::{AsBoxError, Denied, Refuse};
 
 /// A model with a chain of backups.
 ///

@@ -760,11 +760,7 @@ impl Fence {
     }
 
     pub(super) fn snapshot(&self, word: Word, rules: &Rules, now: Moment) -> TripwireSnapshot {
-        // What lock-free callers counted is in the word.
-        let mut errors = self.errors;
-        if word.streak() < Word::FULL {
-            errors = word.streak();
-        }
+        let errors = word.streak_or(self.errors);
         let unnoticed = self.is_over(now) && self.phase != Phase::Over;
         let phase = if unnoticed { Phase::Over } else { self.phase };
         let counts = matches!(phase, Phase::Open | Phase::Probing);
@@ -910,10 +906,7 @@ impl Machine for Fence {
     }
 
     fn adopt(&mut self, word: Word) {
-        // A full word counts no further; then the machine does.
-        if word.streak() < Word::FULL {
-            self.errors = word.streak();
-        }
+        self.errors = word.streak_or(self.errors);
         self.failure = word.last();
     }
 

@@ -5,6 +5,7 @@
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop_oneof, proptest};
 
 use super::*;
+use crate::outcome::Failure;
 
 /// What is done to both.
 #[derive(Clone, Copy, Debug)]

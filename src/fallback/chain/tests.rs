@@ -1,6 +1,7 @@
 //! Each row of the table.
 
 use super::*;
+use crate::outcome::Failure;
 
 const PRIMARY: Server = Server::Primary(Role::Ordinary);
 const PROBE: Server = Server::Primary(Role::Probe);

@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 
 use super::*;
+use crate::outcome::Failure;
 
 /// Where "now" is in every state that is kept; all moments are relative to it.
 const NOW: u64 = 100;
