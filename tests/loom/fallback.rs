@@ -30,7 +30,7 @@ use loom::thread;
 use tower_service::Service;
 
 use super::backends::{Once, Services};
-use super::chain::{Chain, Denied, FallbackSnapshot, Readied, Role, Rules, Server, Ticket};
+use super::chain::{Chain, FallbackSnapshot, Readied, Role, Rules, Server, Ticket};
 use super::gate::Gate;
 use super::handle::FallbackHandle;
 use super::permit::Admission;
@@ -39,7 +39,7 @@ use crate::cell::{Cell, Shared};
 use crate::clock::{Clock, Moment};
 use crate::event::{Event, FallbackState, Observers, TransitionReason};
 use crate::outcome::{Failure, Outcome, Recorded, RefusalsAsFailures};
-use crate::refusal::{AsBoxError, Reason};
+use crate::refusal::{AsBoxError, Denied, Reason};
 
 /// Every model and its name.
 pub const ALL: &[(&str, fn())] = &[
