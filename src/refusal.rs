@@ -583,6 +583,16 @@ mod tests {
             text(Reason::Deadline, 1, None),
             "tool `search` was not called: the run's time is over. Make no more calls, and answer with what you have"
         );
+        assert_eq!(
+            text(Reason::IdenticalCall, 1, Some(3)),
+            "tool `search` was not called: the same call came 3 times in a row. Do not repeat it: \
+             change its arguments, try something else, or answer with what you have"
+        );
+        assert_eq!(
+            text(Reason::IdenticalCall, 2, Some(3)),
+            "tool `search` was not called: the same 2 calls came 3 times in a row. Do not go round again: \
+             change the arguments, try something else, or answer with what you have"
+        );
         assert!(text(Reason::ErrorStreak, 1, Some(1)).contains("1 call failed in a row"));
         assert!(text(Reason::ErrorStreak, 1, Some(2)).contains("2 calls failed in a row"));
         assert!(text(Reason::MaxTurns, 1, Some(0)).contains("all 0 turns of the run are spent"));
@@ -662,6 +672,11 @@ mod tests {
         assert_eq!(refusal.name(), Some("search"));
         assert_eq!(refusal.retry_after(), Some(Duration::from_secs(20)));
         assert_eq!(refusal.last_failure(), Some(FailureKind::RateLimited));
+        let open = Refusal::open(Some(Name::Static("search")), 20, Some(FailureKind::Fatal));
+        assert_eq!(open.reason(), Reason::CircuitOpen);
+        assert_eq!(open.name(), Some("search"));
+        assert_eq!(open.retry_after(), Some(Duration::from_nanos(20)));
+        assert_eq!(open.last_failure(), Some(FailureKind::Fatal));
         let debug = format!("{refusal:?}");
         assert!(
             debug.contains("name: Some(\"search\"), retry_after: Some(20s)"),

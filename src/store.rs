@@ -985,6 +985,22 @@ mod tests {
     }
 
     #[test]
+    fn a_cell_that_comes_after_very_many_look_ups_is_newer_than_all_that_were_looked_up() {
+        let store = Store::new(2);
+        for key in [1, 2] {
+            assert!(insert(&store, key, NOW).found.is_ok());
+        }
+        for _ in 0..LOOKS {
+            store.get(&1);
+            store.get(&2);
+        }
+        for key in [3, 4, 5] {
+            assert!(insert(&store, key, NOW).found.is_ok());
+        }
+        assert_eq!(sorted(&store), [4, 5]);
+    }
+
+    #[test]
     fn look_ups_past_what_the_tick_counts_keep_working_without_a_shared_write() {
         let store = Store::new(3);
         for key in [1, 2, 3] {
