@@ -186,7 +186,7 @@ impl<M: Machine> Cell<M> {
     /// it counted is not taken over. `None`, with nothing changed, where that is not enough, or the cell is gone from its store: then
     /// take a step.
     // Always, since what it is given is short, and a call of its own would cost a tenth of the whole.
-    #[allow(clippy::inline_always)]
+    #[allow(clippy::inline_always)] // It stands on the tripwire's closed path, whose instructions are limited.
     #[inline(always)]
     pub(crate) fn quietly<R>(&self, f: impl FnOnce(&mut M, &M::Rules) -> Option<R>) -> Option<R> {
         let mut inside = lock(&self.inside);

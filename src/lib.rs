@@ -7,6 +7,7 @@
 //! | --- | --- | --- |
 //! | [`CircuitBreakerLayer`] | a tool: one circuit, or one per key | refuses calls at once, until one probe has proved recovery |
 //! | [`FallbackLayer`] | a model | routes to a chain of backups, until probes have proved the primary |
+//! | [`TripwireLayer`] | an agent's loop | refuses to go on: turn budget, identical calls, error streak, and tells the model why |
 //! | [`HealthRouter`], a table for a keyed [`CircuitBreakerLayer`] | a tool with substitutes | sends the call to a healthy substitute instead of refusing |
 //!
 //! # Order of the layers
@@ -18,6 +19,9 @@
 //!                                            reaches the breaker (the default advice)
 //! retry ─► breaker ─► timeout ─► service     every attempt counts, and an open circuit stops the
 //!                                            ladder; wrap the policy in `retry::SkipRefusals`
+//!
+//! tripwire ─► fallback ─► breaker ─► retry ─► timeout ─► the model's client
+//! tripwire ─► breaker (per key) ─► retry ─► timeout ─► the tools' client
 //! ```
 //!
 //! A timeout goes inside, where it is an error that the breaker sees. Outside, it drops the call: then use
@@ -51,6 +55,7 @@
 //!
 //! | feature | what it adds |
 //! | --- | --- |
+//! | `json` | `JsonDigest`: canonical digests of JSON arguments, and of anything `Serialize` |
 //! | `retry` | `retry::SkipRefusals`: any `tower::retry::Policy` that spends no attempt on a refusal |
 //!
 //! None is needed for the layers.
