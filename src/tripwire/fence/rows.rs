@@ -73,6 +73,10 @@ fn closed_error_limit_consecutive_errors_open() {
     assert_eq!((now.state, now.errors), (State::Open, 3));
     assert_eq!(now.reason, Some(Reason::ErrorStreak));
     assert_eq!(now.last_failure, Some(FailureKind::Transient));
+    assert_eq!(
+        run.transitions(),
+        [(State::Closed, State::Open, TransitionReason::ErrorStreak)]
+    );
 }
 
 #[test]
