@@ -55,6 +55,8 @@
 //!
 //! | feature | what it adds |
 //! | --- | --- |
+//! | `http` | `http::StatusClassifier`, `http::EndOfBody`: statuses and hints of an `http::Response`, verdicts at the end of its body, soft refusals |
+//! | `grpc` | `grpc::Codes`: the same for gRPC, whose status may come in trailers |
 //! | `json` | `JsonDigest`: canonical digests of JSON arguments, and of anything `Serialize` |
 //! | `retry` | `retry::SkipRefusals`: any `tower::retry::Policy` that spends no attempt on a refusal |
 //!
@@ -73,7 +75,11 @@ pub mod circuit_breaker;
 mod clock;
 mod event;
 pub mod fallback;
+#[cfg(feature = "grpc")]
+pub mod grpc;
 pub mod health_router;
+#[cfg(feature = "http")]
+pub mod http;
 mod keyed;
 mod machine;
 mod outcome;

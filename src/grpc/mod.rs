@@ -1,0 +1,1 @@
+//! gRPC: what a status says, in headers or in trailers, and soft refusals.

@@ -1,0 +1,1 @@
+//! HTTP: what a response's head says, what its body says, and soft refusals.
