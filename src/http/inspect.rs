@@ -1,0 +1,41 @@
+//! Who looks at a body as it passes.
+
+use http::{HeaderMap, StatusCode};
+use http_body::Frame;
+
+use crate::outcome::Outcome;
+
+/// Looks at a response's body as it passes, for [`EndOfBody::inspect`](super::EndOfBody::inspect): each response gets a clone.
+///
+/// Closures over `&Frame<D>` that answer with an `Option<Outcome>` inspect, too; annotate their argument. What one captures by value is each
+/// response's own. It runs outside every lock, and only until the verdict is given. If it panics, the call counts as cancelled and the panic goes on to whoever polled the body.
+pub trait Inspect<D> {
+    /// The head of the response, whose status was a success.
+    fn head(&mut self, status: StatusCode, headers: &HeaderMap) {
+        let _ = (status, headers);
+    }
+
+    /// The next frame of the body, data or trailers. With an outcome the verdict is given now, and what follows is not looked at.
+    fn frame(&mut self, frame: &Frame<D>) -> Option<Outcome>;
+
+    /// The body has ended in order, and no frame gave a verdict.
+    fn end(&mut self) -> Outcome {
+        Outcome::Success
+    }
+}
+
+impl<F, D> Inspect<D> for F
+where
+    F: FnMut(&Frame<D>) -> Option<Outcome>,
+{
+    fn frame(&mut self, frame: &Frame<D>) -> Option<Outcome> {
+        self(frame)
+    }
+}
+
+/// Looks at nothing: a body that ends in order is a success.
+impl<D> Inspect<D> for () {
+    fn frame(&mut self, _: &Frame<D>) -> Option<Outcome> {
+        None
+    }
+}
