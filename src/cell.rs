@@ -200,10 +200,10 @@ impl<M: Machine> Cell<M> {
         let mut inside = lock(&self.inside);
         let before = self.enter(&mut inside);
         let result = f(&mut inside, &self.shared.rules);
-        let after = self.publish(&inside);
+        let after = self.publish(&inside, before);
 
         let mut woken = Vec::new();
-        if before.differs_for_waiters(after) {
+        if before.0.differs_for_waiters(after) {
             // Those whose service is gone are let go on the way; a service takes its waker along.
             inside.waiters.retain(Seat::is_taken);
             woken.extend(inside.waiters.iter().cloned());
@@ -223,36 +223,83 @@ impl<M: Machine> Cell<M> {
         result
     }
 
-    /// Sends lock-free callers to the lock, and takes over what they had counted.
-    fn enter(&self, inside: &mut Inside<M>) -> Word {
+    /// Sends lock-free callers to the lock, and takes over what they had changed. Answers with the word and the moment as they were.
+    fn enter(&self, inside: &mut Inside<M>) -> (Word, Moment) {
         // Relaxed: the moment's and the word's own releases come after it.
         let word = Word::from_bits(self.word.swap(Word::BUSY.bits(), Ordering::Relaxed));
+        let until = self.any_until();
         if !word.is_busy() {
-            inside.machine.adopt(word);
+            inside.machine.adopt(word, until);
         }
-        word
+        (word, until)
     }
 
-    fn publish(&self, inside: &Inside<M>) -> Word {
+    /// Publishes what became of a machine that stood as `before` says.
+    fn publish(&self, inside: &Inside<M>, (before, was): (Word, Moment)) -> Word {
         let word = if inside.retired {
             Word::BUSY
         } else {
             inside.machine.word()
         };
-        // Release, after the busy mark: who reads this moment sees that mark, or the word that follows.
-        self.until
-            .store(inside.machine.until().as_nanos(), Ordering::Release);
+        let mut until = inside.machine.until();
+        if until == was && until != Moment::NEVER && word.generation() != before.generation() {
+            // A renewal that comes late compares moments alone, and must not take that of another generation for its own. Only a lease that is over
+            // without any cooldown leads here, so the moment is past, and a little more past is the same.
+            until = Moment::from_nanos(until.as_nanos().saturating_sub(1));
+        }
+        // A moment that the machine has not moved stays as it is: it may have been renewed since.
+        if until != was {
+            // Release, after the busy mark: who reads this moment sees that mark, or the word that follows.
+            self.until.store(until.as_nanos(), Ordering::Release);
+        }
         // Release, after the moment: who reads this word sees its moment.
         self.word.store(word.bits(), Ordering::Release);
         word
     }
 
+    /// Moves the moment without the lock: `f` makes of the word, the moment and the time the new one, and never an earlier one, or `None`
+    /// if this phase's moment is not the caller's to move.
+    ///
+    /// A caller that is slow to do so may find that the machine has moved in the meantime; then the moment is another, and stays as it is.
+    #[cfg(any(feature = "http", test, tower_breaker_loom))]
+    pub(crate) fn renew(&self, f: impl Fn(Word, Moment, Moment) -> Option<Moment>) {
+        if self.try_renew(&f).is_none() {
+            // A step is under way. When it is over, the word tells what became of it.
+            let _inside = lock(&self.inside);
+            self.try_renew(&f);
+        }
+    }
+
+    /// Answers with `None` if a step is under way.
+    #[cfg(any(feature = "http", test, tower_breaker_loom))]
+    fn try_renew(&self, f: impl Fn(Word, Moment, Moment) -> Option<Moment>) -> Option<()> {
+        let word = self.word_before_until();
+        if word.is_busy() {
+            return None;
+        }
+        let until = self.until(word)?;
+        if let Some(renewed) = f(word, until, self.now()) {
+            // Release and acquire, as a step does: who reads this moment and then an old word would take it for another generation's.
+            // If it fails, a step has moved the moment, and the caller's phase is over.
+            let _ = self.until.compare_exchange(
+                until.as_nanos(),
+                renewed.as_nanos(),
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            );
+        }
+        Some(())
+    }
+
     /// Looks at the machine, and at the word with what was counted in it, without changing anything.
     pub(crate) fn look<R>(&self, f: impl FnOnce(&M, Word, &M::Rules) -> R) -> R {
-        let inside = lock(&self.inside);
+        let mut inside = lock(&self.inside);
         let mut word = Word::from_bits(self.word.load(Ordering::Relaxed));
         if word.is_busy() {
             word = inside.machine.word();
+        } else {
+            // Nothing that the next step would not take over in its turn.
+            inside.machine.adopt(word, self.any_until());
         }
         f(&inside.machine, word, &self.shared.rules)
     }
@@ -301,7 +348,7 @@ impl<M: Machine> Cell<M> {
     ) -> Retirement {
         let cell = this.cell();
         let mut inside = lock(&cell.inside);
-        cell.enter(&mut inside);
+        let before = cell.enter(&mut inside);
         settle();
         let retirement = if Arc::strong_count(this) > held {
             Retirement::Held
@@ -317,7 +364,7 @@ impl<M: Machine> Cell<M> {
                 }
             }
         };
-        cell.publish(&inside);
+        cell.publish(&inside, before);
         retirement
     }
 
@@ -503,8 +550,9 @@ pub(crate) mod tests {
             self.until
         }
 
-        fn adopt(&mut self, word: Word) {
+        fn adopt(&mut self, word: Word, until: Moment) {
             self.streak = word.streak();
+            self.until = until;
         }
 
         /// Live means until its moment; then it is unclean.
@@ -628,21 +676,67 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_the_word_counted_is_seen_by_a_look_and_taken_over_by_a_step() {
+    fn what_the_word_counted_is_taken_over_by_a_look_and_by_a_step() {
         let cell = cell(Observers::default());
         cell.update(raise);
         cell.update(raise);
         assert_eq!(
             cell.look(|lamp, word, ()| (lamp.streak, word.streak())),
-            (0, 2)
-        );
-        assert_eq!(cell.step(|lamp, (), _| lamp.streak), 2);
-        assert_eq!(
-            cell.look(|lamp, word, ()| (lamp.streak, word.streak())),
             (2, 2)
         );
+        cell.update(raise);
+        assert_eq!(cell.step(|lamp, (), _| lamp.streak), 3);
         cell.step(|lamp, (), _| lamp.streak = 0);
         assert_eq!(cell.word().streak(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_moment_is_renewed_without_a_step_and_taken_over_by_the_next() {
+        let cell = cell(Observers::default());
+        cell.step(|lamp, (), _| lamp.until = Moment::from_nanos(5));
+        let word = cell.word();
+        cell.renew(|seen, until, now| {
+            assert_eq!(
+                (seen, until, now),
+                (word, Moment::from_nanos(5), Moment::START)
+            );
+            Some(Moment::from_nanos(9))
+        });
+        assert_eq!(cell.until(word), Some(Moment::from_nanos(9)));
+        assert_eq!(cell.look(|lamp, _, ()| lamp.until), Moment::from_nanos(9));
+        // A step that has nothing to do with it leaves it as it is.
+        cell.step(|lamp, (), _| lamp.streak = 1);
+        assert_eq!(cell.any_until(), Moment::from_nanos(9));
+        cell.renew(|_, _, _| None);
+        assert_eq!(cell.any_until(), Moment::from_nanos(9));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_that_comes_late_never_moves_the_moment_of_another_generation() {
+        for next in [9, 5] {
+            let cell = cell(Observers::default());
+            cell.step(|lamp, (), _| lamp.until = Moment::from_nanos(5));
+            cell.renew(|_, _, _| {
+                // The machine moves between the look at the moment and its renewal, even to a moment that is the same.
+                cell.step(|lamp, (), notes| {
+                    lamp.until = Moment::from_nanos(next);
+                    lamp.go(notes);
+                });
+                Some(Moment::from_nanos(100))
+            });
+            let until = cell.any_until();
+            assert!([Moment::from_nanos(next), Moment::from_nanos(4)].contains(&until));
+        }
+        let cell = cell(Observers::default());
+        cell.step(|lamp, (), notes| lamp.go(notes));
+        assert_eq!(cell.any_until(), Moment::NEVER, "no time is no time");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cell_that_is_retired_has_no_moment_to_renew() {
+        let cell = cell(Observers::default());
+        cell.retire_now();
+        cell.renew(|_, _, _| unreachable!("nobody is admitted there"));
     }
 
     #[test]

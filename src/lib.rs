@@ -80,6 +80,7 @@ pub mod grpc;
 pub mod health_router;
 #[cfg(feature = "http")]
 pub mod http;
+mod judge;
 mod keyed;
 mod machine;
 mod outcome;
@@ -100,6 +101,9 @@ pub use self::fallback::{
     UnknownEntry,
 };
 pub use self::health_router::HealthRouter;
+#[cfg(feature = "http")]
+pub use self::http::EndOfBody;
+pub use self::judge::Head;
 pub use self::outcome::{
     Classify, ErrorsAsFailures, Failure, FailureKind, Outcome, RefusalsAsFailures,
 };

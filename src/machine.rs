@@ -23,8 +23,9 @@ pub(crate) trait Machine {
     /// The moment that belongs to the word: when its phase runs out.
     fn until(&self) -> Moment;
 
-    /// Takes over what lock-free callers counted in the word since it was published.
-    fn adopt(&mut self, word: Word);
+    /// Takes over what lock-free callers changed since it was published: what they counted in the word, and the moment, where the phase is
+    /// one whose moment they may renew.
+    fn adopt(&mut self, word: Word, until: Moment);
 
     /// Whether the store may evict it.
     fn rest(&self, rules: &Self::Rules, now: Moment) -> Rest;

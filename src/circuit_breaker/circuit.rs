@@ -369,6 +369,20 @@ impl Circuit {
         }
     }
 
+    /// When the lease ends of a probe that shows a sign of life now; `None` if `ticket` is not that of the probe that is out, or its lease is
+    /// over.
+    #[cfg(any(feature = "http", test, tower_breaker_loom))]
+    pub(super) fn renewed(
+        word: Word,
+        until: Moment,
+        ticket: Ticket,
+        rules: &Rules,
+        now: Moment,
+    ) -> Option<Moment> {
+        let out = Phase::of(word) == Phase::Probing && word.generation() == ticket.generation;
+        (out && now < until).then(|| now.after(rules.probe_timeout))
+    }
+
     /// Takes a verdict, already judged by the rules.
     pub(super) fn record(
         &mut self,
@@ -638,9 +652,12 @@ impl Machine for Circuit {
         self.until
     }
 
-    fn adopt(&mut self, word: Word) {
+    fn adopt(&mut self, word: Word, until: Moment) {
         self.streak = word.streak_or(self.streak);
         self.last = word.last();
+        if self.phase == Phase::Probing {
+            self.until = until;
+        }
     }
 
     fn rest(&self, rules: &Rules, now: Moment) -> Rest {

@@ -10,7 +10,8 @@ use std::task::{Context, Poll, ready};
 use pin_project_lite::pin_project;
 
 use super::permit::Admission;
-use crate::outcome::Classify;
+use crate::judge::{Head, Judge, Permit};
+use crate::outcome::{Classify, Outcome};
 use crate::refusal::Refuse;
 
 pin_project! {
@@ -27,9 +28,9 @@ pin_project! {
     /// # Panics
     ///
     /// If it is polled after it was ready with a refusal; other futures of ours do as the inner one does.
-    pub struct ResponseFuture<F, C, R, Req, T> {
+    pub struct ResponseFuture<F, C, R, Req, T, J = Head> {
         #[pin]
-        state: State<F, C, T>,
+        state: State<F, C, J, T>,
         _refuse: PhantomData<fn(Req) -> R>,
     }
 }
@@ -39,13 +40,14 @@ pin_project! {
     // what is called and 24 bytes, and the answer and 8.
     #[project = StateProj]
     #[project_replace = StateOwned]
-    enum State<F, C, T> {
+    enum State<F, C, J, T> {
         Called {
             #[pin]
             future: F,
             // Dropped without a verdict, it gives the one of a cancelled call.
             admission: Admission,
             classify: C,
+            judge: J,
         },
         Refused {
             answer: T,
@@ -54,13 +56,14 @@ pin_project! {
     }
 }
 
-impl<F, C, R, Req, T> ResponseFuture<F, C, R, Req, T> {
+impl<F, C, R, Req, T, J> ResponseFuture<F, C, R, Req, T, J> {
     #[inline]
-    pub(super) fn called(future: F, admission: Admission, classify: C) -> Self {
+    pub(super) fn called(future: F, admission: Admission, classify: C, judge: J) -> Self {
         Self::of(State::Called {
             future,
             admission,
             classify,
+            judge,
         })
     }
 
@@ -68,7 +71,7 @@ impl<F, C, R, Req, T> ResponseFuture<F, C, R, Req, T> {
         Self::of(State::Refused { answer })
     }
 
-    fn of(state: State<F, C, T>) -> Self {
+    fn of(state: State<F, C, J, T>) -> Self {
         Self {
             state,
             _refuse: PhantomData,
@@ -76,13 +79,15 @@ impl<F, C, R, Req, T> ResponseFuture<F, C, R, Req, T> {
     }
 }
 
-impl<F, C, R, Req, Res, E, Err> Future for ResponseFuture<F, C, R, Req, Result<Res, Err>>
+#[allow(private_bounds)] // When calls are judged is ours.
+impl<F, C, R, Req, Res, E, Out, Err, J> Future for ResponseFuture<F, C, R, Req, Result<Out, Err>, J>
 where
     F: Future<Output = Result<Res, E>>,
     C: Classify<Res, E>,
     R: Refuse<Req, Res, E, Error = Err>,
+    J: Judge<Res, Response = Out>,
 {
-    type Output = Result<Res, Err>;
+    type Output = Result<Out, Err>;
 
     #[allow(clippy::inline_always)] // It is polled in one place of a program; the call would cost a third of the whole.
     #[inline(always)]
@@ -93,14 +98,27 @@ where
                 future,
                 admission,
                 classify,
+                judge,
             } => {
                 let result = ready!(unless_unwound(admission, Admission::fail, || future.poll(cx)));
                 if !admission.is_guarded() {
+                    let result = result.map(|response| judge.pass(response));
                     return Poll::Ready(result.map_err(R::convert));
                 }
                 let outcome = unless_unwound(admission, Admission::cancel, || {
                     classify.classify(result.as_ref())
                 });
+                let result = if !J::AT_HEAD && outcome == Outcome::Success {
+                    match result {
+                        Ok(response) => {
+                            let permit = Permit::Circuit(admission.take());
+                            return Poll::Ready(Ok(judge.hold(response, permit)));
+                        }
+                        Err(err) => Err(err),
+                    }
+                } else {
+                    result
+                };
                 // Converted before the verdict is given, so that what an error costs is done with in one place.
                 let result = unless_unwound(
                     admission,
@@ -108,7 +126,7 @@ where
                     || result.map_err(R::convert),
                 );
                 admission.record(outcome);
-                Poll::Ready(result)
+                Poll::Ready(result.map(|response| judge.pass(response)))
             }
             StateProj::Refused { .. } | StateProj::Answered => {
                 match state.project_replace(State::Answered) {
@@ -142,7 +160,7 @@ pub(super) fn unless_unwound<T>(
     value
 }
 
-impl<F: fmt::Debug, C, R, Req, T> fmt::Debug for ResponseFuture<F, C, R, Req, T> {
+impl<F: fmt::Debug, C, R, Req, T, J> fmt::Debug for ResponseFuture<F, C, R, Req, T, J> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("ResponseFuture");
         match &self.state {

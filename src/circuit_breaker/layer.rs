@@ -17,6 +17,7 @@ use crate::cell::Shared;
 use crate::clock::Clock;
 use crate::event::{Observe, Observers};
 use crate::health_router::HealthRouter;
+use crate::judge::Head;
 use crate::keyed::{Borrowed, Keyed, Owned};
 use crate::outcome::ErrorsAsFailures;
 use crate::refusal::{AsBoxError, Name, RefuseWith};
@@ -30,11 +31,12 @@ use crate::sync::Arc;
 ///
 /// See the [module documentation](super) for what the circuit does.
 #[must_use = "a layer does nothing until it is given a service"]
-pub struct CircuitBreakerLayer<C = ErrorsAsFailures, R = AsBoxError, G = One> {
+pub struct CircuitBreakerLayer<C = ErrorsAsFailures, R = AsBoxError, G = One, J = Head> {
     settings: Settings,
     gate: G,
     classify: C,
     refuse: R,
+    judge: J,
 }
 
 #[derive(Clone)]
@@ -63,6 +65,7 @@ impl CircuitBreakerLayer {
             settings,
             classify: ErrorsAsFailures,
             refuse: AsBoxError,
+            judge: Head,
         }
     }
 }
@@ -100,7 +103,7 @@ impl Default for CircuitBreakerLayer {
 }
 
 #[allow(private_bounds)] // Which gates there are is ours.
-impl<C, R, G: Renew> CircuitBreakerLayer<C, R, G> {
+impl<C, R, G: Renew, J> CircuitBreakerLayer<C, R, G, J> {
     /// Names what is guarded. The name is part of refusals and of events. With a circuit per key, a key that names its circuit goes before.
     ///
     /// Default: no name.
@@ -279,12 +282,13 @@ impl<C, R, G: Renew> CircuitBreakerLayer<C, R, G> {
     /// [`Classify`](crate::Classify). A circuit breaker clones it into every call.
     ///
     /// Default: [`ErrorsAsFailures`].
-    pub fn classify<D>(self, classify: D) -> CircuitBreakerLayer<D, R, G> {
+    pub fn classify<D>(self, classify: D) -> CircuitBreakerLayer<D, R, G, J> {
         CircuitBreakerLayer {
             gate: self.settings.renew(self.gate),
             settings: self.settings,
             classify,
             refuse: self.refuse,
+            judge: self.judge,
         }
     }
 
@@ -292,12 +296,13 @@ impl<C, R, G: Renew> CircuitBreakerLayer<C, R, G> {
     /// [`Refuse`](crate::Refuse) of your own.
     ///
     /// Default: [`AsBoxError`].
-    pub fn refuse<P>(self, refuse: P) -> CircuitBreakerLayer<C, P, G> {
+    pub fn refuse<P>(self, refuse: P) -> CircuitBreakerLayer<C, P, G, J> {
         CircuitBreakerLayer {
             gate: self.settings.renew(self.gate),
             settings: self.settings,
             classify: self.classify,
             refuse,
+            judge: self.judge,
         }
     }
 
@@ -317,8 +322,22 @@ impl<C, R, G: Renew> CircuitBreakerLayer<C, R, G> {
     /// );
     /// # let _ = layer;
     /// ```
-    pub fn refuse_with<F>(self, f: F) -> CircuitBreakerLayer<C, RefuseWith<F>, G> {
+    pub fn refuse_with<F>(self, f: F) -> CircuitBreakerLayer<C, RefuseWith<F>, G, J> {
         self.refuse(RefuseWith::new(f))
+    }
+
+    /// Decides when a call is judged: [`Head`], or, with the feature `http`, `http::EndOfBody`, which moves the permit into the response's body and
+    /// so changes the type of the response.
+    ///
+    /// Default: [`Head`].
+    pub fn judge<K>(self, judge: K) -> CircuitBreakerLayer<C, R, G, K> {
+        CircuitBreakerLayer {
+            gate: self.settings.renew(self.gate),
+            settings: self.settings,
+            classify: self.classify,
+            refuse: self.refuse,
+            judge,
+        }
     }
 
     fn set_rules(self, f: impl FnOnce(&mut Rules)) -> Self {
@@ -342,7 +361,7 @@ impl Settings {
     }
 }
 
-impl<C, R> CircuitBreakerLayer<C, R> {
+impl<C, R, J> CircuitBreakerLayer<C, R, One, J> {
     /// What `poll_ready` does while the circuit would refuse.
     ///
     /// Default: [`WhenOpen::Refuse`].
@@ -379,11 +398,12 @@ impl<C, R> CircuitBreakerLayer<C, R> {
     /// let handle = layer.handle();
     /// assert!(handle.would_allow("search"));
     /// ```
+    #[allow(clippy::type_complexity)] // It is what the setter changes, spelt out.
     pub fn per_key<Req, Q, F>(
         self,
         key: F,
         capacity: usize,
-    ) -> CircuitBreakerLayer<C, R, PerKey<Q::Owned, Borrowed<F, Q>>>
+    ) -> CircuitBreakerLayer<C, R, PerKey<Q::Owned, Borrowed<F, Q>>, J>
     where
         F: Fn(&Req) -> &Q,
         Q: Hash + Eq + ToOwned + fmt::Display + ?Sized,
@@ -417,7 +437,7 @@ impl<C, R> CircuitBreakerLayer<C, R> {
         self,
         key: F,
         capacity: usize,
-    ) -> CircuitBreakerLayer<C, R, PerKey<K, Owned<F>>>
+    ) -> CircuitBreakerLayer<C, R, PerKey<K, Owned<F>>, J>
     where
         F: Fn(&Req) -> K,
         K: Hash + Eq + Clone,
@@ -430,13 +450,14 @@ impl<C, R> CircuitBreakerLayer<C, R> {
         select: S,
         capacity: usize,
         name_of: Option<fn(&K) -> Name>,
-    ) -> CircuitBreakerLayer<C, R, PerKey<K, S>> {
+    ) -> CircuitBreakerLayer<C, R, PerKey<K, S>, J> {
         let circuits = self.settings.circuits(capacity, name_of);
         CircuitBreakerLayer {
             settings: self.settings,
             gate: PerKey::new(circuits, select),
             classify: self.classify,
             refuse: self.refuse,
+            judge: self.judge,
         }
     }
 
@@ -447,7 +468,7 @@ impl<C, R> CircuitBreakerLayer<C, R> {
     }
 }
 
-impl<C, R, K, S> CircuitBreakerLayer<C, R, PerKey<K, S>> {
+impl<C, R, K, S, J> CircuitBreakerLayer<C, R, PerKey<K, S>, J> {
     /// A handle on the circuits. Take it last: a setter gives the layer state of its own.
     #[must_use]
     pub fn handle(&self) -> KeyedCircuitBreakerHandle<K> {
@@ -455,7 +476,7 @@ impl<C, R, K, S> CircuitBreakerLayer<C, R, PerKey<K, S>> {
     }
 }
 
-impl<C, R, F> CircuitBreakerLayer<C, R, PerKey<String, Borrowed<F, str>>> {
+impl<C, R, F, J> CircuitBreakerLayer<C, R, PerKey<String, Borrowed<F, str>>, J> {
     /// Sends a call that its key's circuit refuses to the first of the key's substitutes whose circuit lets it through. `rewrite` puts the
     /// substitute's name into the request; if it panics, the call that it rewrote was cancelled. When all refuse, the refusal names the key that was asked
     /// for, and the shortest of the waits.
@@ -465,7 +486,7 @@ impl<C, R, F> CircuitBreakerLayer<C, R, PerKey<String, Borrowed<F, str>>> {
         self,
         router: HealthRouter,
         rewrite: W,
-    ) -> CircuitBreakerLayer<C, R, PerKey<String, Routed<F, W>>>
+    ) -> CircuitBreakerLayer<C, R, PerKey<String, Routed<F, W>>, J>
     where
         F: Fn(&Req) -> &str,
         W: Fn(&mut Req, &str),
@@ -477,12 +498,13 @@ impl<C, R, F> CircuitBreakerLayer<C, R, PerKey<String, Borrowed<F, str>>> {
             gate: PerKey::new(circuits, Routed { key, rewrite }),
             classify: self.classify,
             refuse: self.refuse,
+            judge: self.judge,
         }
     }
 }
 
-impl<S, C: Clone, R: Clone, G: Clone> Layer<S> for CircuitBreakerLayer<C, R, G> {
-    type Service = CircuitBreaker<S, C, R, G>;
+impl<S, C: Clone, R: Clone, G: Clone, J: Clone> Layer<S> for CircuitBreakerLayer<C, R, G, J> {
+    type Service = CircuitBreaker<S, C, R, G, J>;
 
     fn layer(&self, inner: S) -> Self::Service {
         CircuitBreaker::new(
@@ -490,23 +512,25 @@ impl<S, C: Clone, R: Clone, G: Clone> Layer<S> for CircuitBreakerLayer<C, R, G> 
             self.gate.clone(),
             self.classify.clone(),
             self.refuse.clone(),
+            self.judge.clone(),
         )
     }
 }
 
 /// Clones share the circuit, until a setter gives one of them state of its own.
-impl<C: Clone, R: Clone, G: Clone> Clone for CircuitBreakerLayer<C, R, G> {
+impl<C: Clone, R: Clone, G: Clone, J: Clone> Clone for CircuitBreakerLayer<C, R, G, J> {
     fn clone(&self) -> Self {
         Self {
             settings: self.settings.clone(),
             gate: self.gate.clone(),
             classify: self.classify.clone(),
             refuse: self.refuse.clone(),
+            judge: self.judge.clone(),
         }
     }
 }
 
-impl<C, R, G: fmt::Debug> fmt::Debug for CircuitBreakerLayer<C, R, G> {
+impl<C, R, G: fmt::Debug, J> fmt::Debug for CircuitBreakerLayer<C, R, G, J> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CircuitBreakerLayer")
             .field("name", &self.settings.name)

@@ -124,6 +124,7 @@ pub use self::circuit::CircuitBreakerSnapshot;
 pub use self::gate::{One, PerKey, Routed};
 pub use self::handle::{CircuitBreakerHandle, KeyedCircuitBreakerHandle};
 pub use self::layer::CircuitBreakerLayer;
+pub(crate) use self::permit::Admission;
 pub use self::permit::Permit;
 pub use self::service::CircuitBreaker;
 pub use self::window::Window;

@@ -1,6 +1,7 @@
 //! What an admitted call carries until its verdict.
 
 use std::fmt;
+use std::mem;
 
 use super::circuit::{Circuit, Role, Ticket};
 use crate::cell::{Anchor, Cell};
@@ -14,7 +15,7 @@ use crate::sync::Arc;
 /// The permit inside a future of ours. Dropped without a verdict it is a cancelled call.
 ///
 /// It is empty, and records nothing, once its verdict is given, and for a call that runs unguarded.
-pub(super) struct Admission {
+pub struct Admission {
     anchor: Option<Arc<Anchor<Circuit>>>,
     /// When it was admitted, if a verdict may depend on how long the call ran.
     started: Moment,
@@ -58,6 +59,11 @@ impl Admission {
         }
     }
 
+    /// Takes it out; an empty one stays.
+    pub(super) fn take(&mut self) -> Self {
+        mem::replace(self, Self::none())
+    }
+
     /// Whether a verdict would be recorded.
     #[inline]
     pub(super) fn is_guarded(&self) -> bool {
@@ -68,10 +74,22 @@ impl Admission {
         self.anchor.is_some() && self.ticket.role == Role::Probe
     }
 
+    /// The call shows a sign of life: the lease of a probe starts anew.
+    #[cfg(any(feature = "http", test, tower_breaker_loom))]
+    #[inline]
+    pub(crate) fn renew(&self) {
+        if let (Some(anchor), Role::Probe) = (&self.anchor, self.ticket.role) {
+            let cell = anchor.cell();
+            cell.renew(|word, until, now| {
+                Circuit::renewed(word, until, self.ticket, cell.rules(), now)
+            });
+        }
+    }
+
     /// Gives the verdict, once.
     #[allow(clippy::inline_always)] // A future's `poll` is the one place that matters, and there it is most of the code.
     #[inline(always)]
-    pub(super) fn record(&mut self, outcome: Outcome) -> Recorded {
+    pub(crate) fn record(&mut self, outcome: Outcome) -> Recorded {
         let Some(anchor) = self.anchor.take() else {
             return Recorded::Stale;
         };

@@ -8,8 +8,9 @@ use tower_service::Service;
 use super::future::{ResponseFuture, unless_unwound};
 use super::gate::{Gate, One};
 use super::permit::Admission;
+use crate::judge::{Head, Judge};
 use crate::outcome::{Classify, ErrorsAsFailures, Failure, Outcome};
-use crate::refusal::{AsBoxError, Refuse};
+use crate::refusal::{AsBoxError, Refusal, Refuse};
 
 /// A service behind a circuit, or behind one circuit per key.
 ///
@@ -25,20 +26,22 @@ use crate::refusal::{AsBoxError, Refuse};
 ///
 /// A caller that stops waiting for readiness, or is ready and goes away, leaves the circuit as it was: the probe's slot is taken in `call`
 /// alone. For a call that is dropped see [`ResponseFuture`].
-pub struct CircuitBreaker<S, C = ErrorsAsFailures, R = AsBoxError, G = One> {
+pub struct CircuitBreaker<S, C = ErrorsAsFailures, R = AsBoxError, G = One, J = Head> {
     inner: S,
     gate: G,
     classify: C,
     refuse: R,
+    judge: J,
 }
 
-impl<S, C, R, G> CircuitBreaker<S, C, R, G> {
-    pub(super) fn new(inner: S, gate: G, classify: C, refuse: R) -> Self {
+impl<S, C, R, G, J> CircuitBreaker<S, C, R, G, J> {
+    pub(super) fn new(inner: S, gate: G, classify: C, refuse: R, judge: J) -> Self {
         Self {
             inner,
             gate,
             classify,
             refuse,
+            judge,
         }
     }
 
@@ -63,27 +66,46 @@ impl<S, C, R, G> CircuitBreaker<S, C, R, G> {
         &mut self,
         req: Req,
         mut admission: Admission,
-    ) -> ResponseFuture<S::Future, C, R, Req, T>
+    ) -> ResponseFuture<S::Future, C, R, Req, T, J>
     where
         S: Service<Req>,
         C: Clone,
+        J: Clone,
     {
         let future = unless_unwound(&mut admission, Admission::fail, || self.inner.call(req));
-        ResponseFuture::called(future, admission, self.classify.clone())
+        ResponseFuture::called(future, admission, self.classify.clone(), self.judge.clone())
+    }
+
+    /// Answers a call that was refused.
+    #[allow(clippy::type_complexity)] // A name for it would have as many parameters.
+    #[inline]
+    fn answer<Req>(
+        &self,
+        req: Req,
+        refusal: Refusal,
+    ) -> ResponseFuture<S::Future, C, R, Req, Result<J::Response, R::Error>, J>
+    where
+        S: Service<Req>,
+        R: Refuse<Req, S::Response, S::Error>,
+        J: Judge<S::Response>,
+    {
+        let answer = self.refuse.refuse(req, refusal);
+        ResponseFuture::refused(answer.map(|response| self.judge.pass(response)))
     }
 }
 
 #[allow(private_bounds)] // Which gates there are is ours.
-impl<S, C, R, G, Req> Service<Req> for CircuitBreaker<S, C, R, G>
+impl<S, C, R, G, J, Req> Service<Req> for CircuitBreaker<S, C, R, G, J>
 where
     S: Service<Req>,
     C: Classify<S::Response, S::Error> + Clone,
     R: Refuse<Req, S::Response, S::Error>,
     G: Gate<Req>,
+    J: Judge<S::Response> + Clone,
 {
-    type Response = S::Response;
+    type Response = J::Response;
     type Error = R::Error;
-    type Future = ResponseFuture<S::Future, C, R, Req, Result<S::Response, R::Error>>;
+    type Future = ResponseFuture<S::Future, C, R, Req, Result<J::Response, R::Error>, J>;
 
     #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
@@ -116,28 +138,29 @@ where
             return self.run(req, admission);
         }
         if let Some(refusal) = self.gate.refuse_at_once() {
-            return ResponseFuture::refused(self.refuse.refuse(req, refusal));
+            return self.answer(req, refusal);
         }
         match self.gate.admit(&mut req) {
             Ok(admission) => self.run(req, admission),
-            Err(refusal) => ResponseFuture::refused(self.refuse.refuse(req, refusal)),
+            Err(refusal) => self.answer(req, refusal),
         }
     }
 }
 
 /// Clones share the circuit. New clones carry no readiness: each is polled ready for itself.
-impl<S: Clone, C: Clone, R: Clone, G: Clone> Clone for CircuitBreaker<S, C, R, G> {
+impl<S: Clone, C: Clone, R: Clone, G: Clone, J: Clone> Clone for CircuitBreaker<S, C, R, G, J> {
     fn clone(&self) -> Self {
         Self {
             inner: self.inner.clone(),
             gate: self.gate.clone(),
             classify: self.classify.clone(),
             refuse: self.refuse.clone(),
+            judge: self.judge.clone(),
         }
     }
 }
 
-impl<S: fmt::Debug, C, R, G: fmt::Debug> fmt::Debug for CircuitBreaker<S, C, R, G> {
+impl<S: fmt::Debug, C, R, G: fmt::Debug, J> fmt::Debug for CircuitBreaker<S, C, R, G, J> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CircuitBreaker")
             .field("inner", &self.inner)

@@ -470,6 +470,22 @@ impl Chain {
         }
     }
 
+    /// When the lease ends of a probe that shows a sign of life now; `None` if `ticket` is not that of the probe that is out, or its lease is
+    /// over.
+    #[cfg(any(feature = "http", test, tower_breaker_loom))]
+    pub(super) fn renewed(
+        word: Word,
+        until: Moment,
+        ticket: Ticket,
+        rules: &Rules,
+        now: Moment,
+    ) -> Option<Moment> {
+        let out = ticket.server == Server::Primary(Role::Probe)
+            && word.phase() & !Phase::ENTRIES == Phase::Probing as u8
+            && word.generation() == ticket.since.generation();
+        (out && now < until).then(|| now.after(rules.probe_timeout))
+    }
+
     /// Takes a verdict.
     pub(super) fn record(
         &mut self,
@@ -860,9 +876,12 @@ impl Machine for Chain {
         self.until
     }
 
-    fn adopt(&mut self, word: Word) {
+    fn adopt(&mut self, word: Word, until: Moment) {
         self.streak = word.streak_or(self.streak);
         self.last = word.last();
+        if self.phase == Phase::Probing {
+            self.until = until;
+        }
     }
 
     /// A chain lives in its layer, and in no store.

@@ -12,6 +12,7 @@ use tower_service::Service;
 
 use super::backends::{Served, Spare};
 use super::permit::Admission;
+use crate::judge::{Head, Judge, Permit};
 use crate::outcome::{Classify, Failure, Outcome};
 use crate::refusal::Refuse;
 
@@ -73,10 +74,11 @@ pin_project! {
 
 /// What a turn needs when its answer is there.
 #[derive(Clone, Copy)]
-pub struct Policies<C, V, Q> {
+pub struct Policies<C, V, Q, J = Head> {
     pub(super) classify: C,
     pub(super) served: V,
     pub(super) spare: Q,
+    pub(super) judge: J,
 }
 
 impl<F, G, B, P, R, Req, T> ResponseFuture<F, G, B, P, R, Req, T> {
@@ -117,8 +119,8 @@ impl<F, G, B, P, R, Req, T> ResponseFuture<F, G, B, P, R, Req, T> {
     }
 }
 
-impl<F, B, C, V, Q, R, Req, Res, E, Err> Future
-    for ResponseFuture<F, B::Future, B, Policies<C, V, Q>, R, Req, Result<Res, Err>>
+impl<F, B, C, V, Q, R, Req, Res, E, Out, Err, J> Future
+    for ResponseFuture<F, B::Future, B, Policies<C, V, Q, J>, R, Req, Result<Out, Err>>
 where
     F: Future<Output = Result<Res, E>>,
     B: Service<Req, Response = Res, Error = E>,
@@ -126,8 +128,9 @@ where
     V: Served<Res>,
     Q: Spare<B, Req>,
     R: Refuse<Req, Res, E, Error = Err>,
+    J: Judge<Res, Response = Out>,
 {
-    type Output = Result<Res, Err>;
+    type Output = Result<Out, Err>;
 
     #[allow(clippy::inline_always)] // It is polled in one place of a program; the call would cost a good part of the whole.
     #[inline(always)]
@@ -138,11 +141,12 @@ where
             let mut result = ready!(failing_if_unwound(admission, || future.poll(cx)));
             let classify = &policies.classify;
             let outcome = cancelled_if_unwound(admission, || classify.classify(result.as_ref()));
-            if outcome == Outcome::Success {
+            if J::AT_HEAD && outcome == Outcome::Success {
                 if let Some(passed) = admission.pass() {
                     if let Ok(response) = &mut result {
                         policies.served.served(response, passed.name());
                     }
+                    let result = result.map(|response| policies.judge.pass(response));
                     return Poll::Ready(result.map_err(R::convert));
                 }
             }
@@ -154,7 +158,7 @@ where
         }
         match this.state.project() {
             StateProj::Other { other } => {
-                poll_other::<_, _, _, _, R, _, _, _, _>(other, policies, cx)
+                poll_other::<_, _, _, _, R, _, _, _, _, _, _>(other, policies, cx)
             }
             StateProj::Primary { .. } => polled_again(),
         }
@@ -164,17 +168,18 @@ where
 /// Polls a turn that a backup serves, or nobody.
 #[allow(clippy::type_complexity)] // A name for it would have as many parameters.
 #[inline(never)]
-fn poll_other<B, C, V, Q, R, Req, Res, E, Err>(
-    mut other: Pin<&mut Other<B::Future, B, Req, Result<Res, Err>>>,
-    policies: &mut Policies<C, V, Q>,
+fn poll_other<B, C, V, Q, R, Req, Res, E, Out, Err, J>(
+    mut other: Pin<&mut Other<B::Future, B, Req, Result<Out, Err>>>,
+    policies: &mut Policies<C, V, Q, J>,
     cx: &mut Context<'_>,
-) -> Poll<Result<Res, Err>>
+) -> Poll<Result<Out, Err>>
 where
     B: Service<Req, Response = Res, Error = E>,
     C: Classify<Res, E>,
     V: Served<Res>,
     Q: Spare<B, Req>,
     R: Refuse<Req, Res, E, Error = Err>,
+    J: Judge<Res, Response = Out>,
 {
     loop {
         let (result, mut admission, ready) = match other.as_mut().project() {
@@ -224,19 +229,31 @@ where
 
 /// Gives an attempt's verdict. Answers with the turn's result, or with how the turn goes on.
 #[inline(never)]
-fn conclude<G, B, C, V, Q, Req, T, Res, E>(
-    policies: &mut Policies<C, V, Q>,
+#[allow(clippy::type_complexity)] // A name for it would have as many parameters.
+fn conclude<G, B, C, V, Q, Req, T, Res, E, J>(
+    policies: &mut Policies<C, V, Q, J>,
     mut admission: Admission,
     mut result: Result<Res, E>,
     outcome: Outcome,
-) -> Result<Result<Res, E>, Other<G, B, Req, T>>
+) -> Result<Result<J::Response, E>, Other<G, B, Req, T>>
 where
     V: Served<Res>,
     Q: Spare<B, Req>,
+    J: Judge<Res>,
 {
+    let judge = &policies.judge;
+    if !J::AT_HEAD && outcome == Outcome::Success {
+        match (result, admission.name()) {
+            (Ok(mut response), Some(name)) => {
+                policies.served.served(&mut response, name);
+                return Ok(Ok(judge.hold(response, Permit::Chain(admission))));
+            }
+            (other, _) => result = other,
+        }
+    }
     // The verdict was given if a future is polled again after its answer.
     let Some(settled) = admission.record(outcome) else {
-        return Ok(result);
+        return Ok(result.map(|response| judge.pass(response)));
     };
     if matches!(outcome, Outcome::Failure(_)) && policies.spare.has_next() {
         if let Some((entry, ticket)) = settled.go_on() {
@@ -255,7 +272,7 @@ where
         policies.served.served(response, settled.name());
     }
     settled.tell(outcome);
-    Ok(result)
+    Ok(result.map(|response| policies.judge.pass(response)))
 }
 
 #[allow(clippy::panic)] // Documented, as everywhere in the futures of tower.
@@ -318,7 +335,7 @@ impl<F: fmt::Debug, G: fmt::Debug, B, P, R, Req, T> fmt::Debug
     }
 }
 
-impl<C, V, Q> fmt::Debug for Policies<C, V, Q> {
+impl<C, V, Q, J> fmt::Debug for Policies<C, V, Q, J> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Policies")
     }

@@ -16,6 +16,7 @@ use super::service::Fallback;
 use crate::cell::Shared;
 use crate::clock::Clock;
 use crate::event::{Event, FallbackState, Observe, Observers};
+use crate::judge::Head;
 use crate::outcome::{Cancelled, RefusalsAsFailures};
 use crate::refusal::{AsBoxError, RefuseWith};
 
@@ -27,7 +28,14 @@ use crate::refusal::{AsBoxError, RefuseWith};
 ///
 /// See the [module documentation](super) for what the chain does.
 #[must_use = "a layer does nothing until it is given a service"]
-pub struct FallbackLayer<K = NoBackups, C = RefusalsAsFailures, R = AsBoxError, V = (), Q = Once> {
+pub struct FallbackLayer<
+    K = NoBackups,
+    C = RefusalsAsFailures,
+    R = AsBoxError,
+    V = (),
+    Q = Once,
+    J = Head,
+> {
     shared: Shared<Rules>,
     gate: Gate,
     backends: K,
@@ -35,6 +43,7 @@ pub struct FallbackLayer<K = NoBackups, C = RefusalsAsFailures, R = AsBoxError, 
     refuse: R,
     served: V,
     replay: Q,
+    judge: J,
 }
 
 impl FallbackLayer {
@@ -96,11 +105,12 @@ impl<K> FallbackLayer<K> {
             refuse: AsBoxError,
             served: (),
             replay: Once,
+            judge: Head,
         }
     }
 }
 
-impl<C, R, V, Q> FallbackLayer<NoBackups, C, R, V, Q> {
+impl<C, R, V, Q, J> FallbackLayer<NoBackups, C, R, V, Q, J> {
     /// Adds the first backup to the chain. It may be of another type than the primary, with the same response and error, and is `Clone`; further
     /// backups are of its type. Box them if they differ.
     ///
@@ -111,7 +121,7 @@ impl<C, R, V, Q> FallbackLayer<NoBackups, C, R, V, Q> {
         self,
         name: impl Into<Cow<'static, str>>,
         backup: B,
-    ) -> FallbackLayer<Services<B>, C, R, V, Q> {
+    ) -> FallbackLayer<Services<B>, C, R, V, Q, J> {
         let layer = self.with_entry(&name.into());
         layer.rebuilt(|parts| Parts {
             backends: Services::first(backup),
@@ -119,11 +129,12 @@ impl<C, R, V, Q> FallbackLayer<NoBackups, C, R, V, Q> {
             refuse: parts.refuse,
             served: parts.served,
             replay: parts.replay,
+            judge: parts.judge,
         })
     }
 }
 
-impl<B, C, R, V, Q> FallbackLayer<Services<B>, C, R, V, Q> {
+impl<B, C, R, V, Q, J> FallbackLayer<Services<B>, C, R, V, Q, J> {
     /// Adds a backup to the end of the chain.
     ///
     /// # Panics
@@ -136,7 +147,7 @@ impl<B, C, R, V, Q> FallbackLayer<Services<B>, C, R, V, Q> {
     }
 }
 
-impl<W, C, R, V, Q> FallbackLayer<Models<W>, C, R, V, Q> {
+impl<W, C, R, V, Q, J> FallbackLayer<Models<W>, C, R, V, Q, J> {
     /// Adds a model to the end of the chain.
     ///
     /// # Panics
@@ -148,15 +159,16 @@ impl<W, C, R, V, Q> FallbackLayer<Models<W>, C, R, V, Q> {
 }
 
 /// What a layer is made of besides its state; a setter may change one of their types.
-struct Parts<K, C, R, V, Q> {
+struct Parts<K, C, R, V, Q, J> {
     backends: K,
     classify: C,
     refuse: R,
     served: V,
     replay: Q,
+    judge: J,
 }
 
-impl<K, C, R, V, Q> FallbackLayer<K, C, R, V, Q> {
+impl<K, C, R, V, Q, J> FallbackLayer<K, C, R, V, Q, J> {
     /// How many turns of the primary must fail in a row to trip it.
     ///
     /// Default: 3.
@@ -308,13 +320,14 @@ impl<K, C, R, V, Q> FallbackLayer<K, C, R, V, Q> {
     /// [`Classify`](crate::Classify). A fallback clones it into every call.
     ///
     /// Default: [`RefusalsAsFailures`].
-    pub fn classify<D>(self, classify: D) -> FallbackLayer<K, D, R, V, Q> {
+    pub fn classify<D>(self, classify: D) -> FallbackLayer<K, D, R, V, Q, J> {
         self.rebuilt(|parts| Parts {
             backends: parts.backends,
             classify,
             refuse: parts.refuse,
             served: parts.served,
             replay: parts.replay,
+            judge: parts.judge,
         })
     }
 
@@ -322,13 +335,14 @@ impl<K, C, R, V, Q> FallbackLayer<K, C, R, V, Q> {
     /// [`Refuse`](crate::Refuse) of your own.
     ///
     /// Default: [`AsBoxError`].
-    pub fn refuse<P>(self, refuse: P) -> FallbackLayer<K, C, P, V, Q> {
+    pub fn refuse<P>(self, refuse: P) -> FallbackLayer<K, C, P, V, Q, J> {
         self.rebuilt(|parts| Parts {
             backends: parts.backends,
             classify: parts.classify,
             refuse,
             served: parts.served,
             replay: parts.replay,
+            judge: parts.judge,
         })
     }
 
@@ -337,7 +351,7 @@ impl<K, C, R, V, Q> FallbackLayer<K, C, R, V, Q> {
     ///
     /// Every layer outside takes such a response for a success. So use it for a layer that stands alone or outermost; inside a
     /// stack, refuse with errors.
-    pub fn refuse_with<F>(self, f: F) -> FallbackLayer<K, C, RefuseWith<F>, V, Q> {
+    pub fn refuse_with<F>(self, f: F) -> FallbackLayer<K, C, RefuseWith<F>, V, Q, J> {
         self.refuse(RefuseWith::new(f))
     }
 
@@ -357,13 +371,14 @@ impl<K, C, R, V, Q> FallbackLayer<K, C, R, V, Q> {
     ///     .served_by(|answer: &mut Answer, name: &str| answer.model = Some(name.to_owned()));
     /// # let _ = layer;
     /// ```
-    pub fn served_by<F>(self, f: F) -> FallbackLayer<K, C, R, ServedBy<F>, Q> {
+    pub fn served_by<F>(self, f: F) -> FallbackLayer<K, C, R, ServedBy<F>, Q, J> {
         self.rebuilt(|parts| Parts {
             backends: parts.backends,
             classify: parts.classify,
             refuse: parts.refuse,
             served: ServedBy::new(f),
             replay: parts.replay,
+            judge: parts.judge,
         })
     }
 
@@ -383,13 +398,30 @@ impl<K, C, R, V, Q> FallbackLayer<K, C, R, V, Q> {
     /// let layer = FallbackLayer::new("gpt-5").same_turn(|request: &String| Some(request.clone()));
     /// # let _ = layer;
     /// ```
-    pub fn same_turn<F>(self, clone: F) -> FallbackLayer<K, C, R, V, SameTurn<F>> {
+    pub fn same_turn<F>(self, clone: F) -> FallbackLayer<K, C, R, V, SameTurn<F>, J> {
         self.rebuilt(|parts| Parts {
             backends: parts.backends,
             classify: parts.classify,
             refuse: parts.refuse,
             served: parts.served,
             replay: SameTurn::new(clone),
+            judge: parts.judge,
+        })
+    }
+
+    /// Decides when a turn is judged: [`Head`], or, with the feature `http`, `http::EndOfBody`, which moves the permit into the response's body and
+    /// so changes the type of the response. A turn goes on to another entry only from a head that failed; once an answer has begun to stream, what
+    /// fails surfaces, counts, and sends the next turn elsewhere.
+    ///
+    /// Default: [`Head`].
+    pub fn judge<H>(self, judge: H) -> FallbackLayer<K, C, R, V, Q, H> {
+        self.rebuilt(|parts| Parts {
+            backends: parts.backends,
+            classify: parts.classify,
+            refuse: parts.refuse,
+            served: parts.served,
+            replay: parts.replay,
+            judge,
         })
     }
 
@@ -429,16 +461,17 @@ impl<K, C, R, V, Q> FallbackLayer<K, C, R, V, Q> {
     }
 
     /// With other parts, and with state of its own.
-    fn rebuilt<K2, C2, R2, V2, Q2>(
+    fn rebuilt<K2, C2, R2, V2, Q2, J2>(
         self,
-        f: impl FnOnce(Parts<K, C, R, V, Q>) -> Parts<K2, C2, R2, V2, Q2>,
-    ) -> FallbackLayer<K2, C2, R2, V2, Q2> {
+        f: impl FnOnce(Parts<K, C, R, V, Q, J>) -> Parts<K2, C2, R2, V2, Q2, J2>,
+    ) -> FallbackLayer<K2, C2, R2, V2, Q2, J2> {
         let parts = f(Parts {
             backends: self.backends,
             classify: self.classify,
             refuse: self.refuse,
             served: self.served,
             replay: self.replay,
+            judge: self.judge,
         });
         FallbackLayer {
             gate: Gate::made(self.shared.clone()),
@@ -448,14 +481,21 @@ impl<K, C, R, V, Q> FallbackLayer<K, C, R, V, Q> {
             refuse: parts.refuse,
             served: parts.served,
             replay: parts.replay,
+            judge: parts.judge,
         }
     }
 }
 
-impl<S, K: Clone, C: Clone, R: Clone, V: Clone, Q: Clone> Layer<S>
-    for FallbackLayer<K, C, R, V, Q>
+impl<S, K, C, R, V, Q, J> Layer<S> for FallbackLayer<K, C, R, V, Q, J>
+where
+    K: Clone,
+    C: Clone,
+    R: Clone,
+    V: Clone,
+    Q: Clone,
+    J: Clone,
 {
-    type Service = Fallback<S, K, C, R, V, Q>;
+    type Service = Fallback<S, K, C, R, V, Q, J>;
 
     fn layer(&self, primary: S) -> Self::Service {
         Fallback::new(
@@ -467,13 +507,22 @@ impl<S, K: Clone, C: Clone, R: Clone, V: Clone, Q: Clone> Layer<S>
                 self.refuse.clone(),
                 self.served.clone(),
                 self.replay.clone(),
+                self.judge.clone(),
             ),
         )
     }
 }
 
 /// Clones share the chain, until a setter gives one of them state of its own.
-impl<K: Clone, C: Clone, R: Clone, V: Clone, Q: Clone> Clone for FallbackLayer<K, C, R, V, Q> {
+impl<K, C, R, V, Q, J> Clone for FallbackLayer<K, C, R, V, Q, J>
+where
+    K: Clone,
+    C: Clone,
+    R: Clone,
+    V: Clone,
+    Q: Clone,
+    J: Clone,
+{
     fn clone(&self) -> Self {
         Self {
             shared: self.shared.clone(),
@@ -483,11 +532,12 @@ impl<K: Clone, C: Clone, R: Clone, V: Clone, Q: Clone> Clone for FallbackLayer<K
             refuse: self.refuse.clone(),
             served: self.served.clone(),
             replay: self.replay.clone(),
+            judge: self.judge.clone(),
         }
     }
 }
 
-impl<K: fmt::Debug, C, R, V, Q> fmt::Debug for FallbackLayer<K, C, R, V, Q> {
+impl<K: fmt::Debug, C, R, V, Q, J> fmt::Debug for FallbackLayer<K, C, R, V, Q, J> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FallbackLayer")
             .field("rules", &self.shared.rules)

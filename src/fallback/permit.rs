@@ -15,7 +15,7 @@ use crate::sync::Arc;
 /// The permit inside a future of ours. Dropped without a verdict it is a cancelled turn.
 ///
 /// It is empty, and records nothing, once its verdict is given.
-pub(super) struct Admission {
+pub struct Admission {
     anchor: Option<Arc<Anchor<Chain>>>,
     /// When it was admitted, if a verdict may depend on how long the turn ran.
     started: Moment,
@@ -88,8 +88,20 @@ impl Admission {
         }
     }
 
+    /// The turn shows a sign of life: the lease of a probe starts anew.
+    #[cfg(any(feature = "http", test, tower_breaker_loom))]
+    #[inline]
+    pub(crate) fn renew(&self) {
+        if let (Some(anchor), Server::Primary(Role::Probe)) = (&self.anchor, self.ticket.server) {
+            let cell = anchor.cell();
+            cell.renew(|word, until, now| {
+                Chain::renewed(word, until, self.ticket, cell.rules(), now)
+            });
+        }
+    }
+
     /// Gives the verdict, once.
-    pub(super) fn record(&mut self, outcome: Outcome) -> Option<Settled> {
+    pub(crate) fn record(&mut self, outcome: Outcome) -> Option<Settled> {
         let anchor = self.anchor.take()?;
         settle(anchor.cell(), self.ticket, outcome);
         let server = self.ticket.server;
@@ -169,7 +181,7 @@ impl Passed {
 }
 
 /// An attempt whose verdict is given.
-pub(super) struct Settled {
+pub(crate) struct Settled {
     anchor: Arc<Anchor<Chain>>,
     server: Server,
 }
@@ -181,7 +193,7 @@ impl Settled {
     }
 
     /// Tells the observers that the turn is over.
-    pub(super) fn tell(&self, outcome: Outcome) {
+    pub(crate) fn tell(&self, outcome: Outcome) {
         let cell = self.anchor.cell();
         if cell.observed() {
             cell.tell(&Event::Served {

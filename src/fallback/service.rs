@@ -10,6 +10,7 @@ use super::chain::{Readied, Server};
 use super::future::{Policies, ResponseFuture, failing_if_unwound};
 use super::gate::Gate;
 use super::permit::Admission;
+use crate::judge::{Head, Judge};
 use crate::outcome::{Classify, Failure, Outcome, RefusalsAsFailures};
 use crate::refusal::{AsBoxError, Denied, Refuse};
 
@@ -21,7 +22,15 @@ use crate::refusal::{AsBoxError, Denied, Refuse};
 /// that was polled ready is the one that is called, and one that was not is never called.
 ///
 /// A turn that goes elsewhere than where it was readied leaves there what was reserved, as in tower's `Filter`: use the service or drop it.
-pub struct Fallback<S, K = NoBackups, C = RefusalsAsFailures, R = AsBoxError, V = (), Q = Once> {
+pub struct Fallback<
+    S,
+    K = NoBackups,
+    C = RefusalsAsFailures,
+    R = AsBoxError,
+    V = (),
+    Q = Once,
+    J = Head,
+> {
     primary: S,
     backends: K,
     gate: Gate,
@@ -30,6 +39,7 @@ pub struct Fallback<S, K = NoBackups, C = RefusalsAsFailures, R = AsBoxError, V 
     refuse: R,
     served: V,
     replay: Q,
+    judge: J,
 }
 
 /// For whose call the last `poll_ready` was.
@@ -40,12 +50,12 @@ enum Readiness {
     Refused,
 }
 
-impl<S, K, C, R, V, Q> Fallback<S, K, C, R, V, Q> {
+impl<S, K, C, R, V, Q, J> Fallback<S, K, C, R, V, Q, J> {
     pub(super) fn new(
         primary: S,
         backends: K,
         gate: Gate,
-        (classify, refuse, served, replay): (C, R, V, Q),
+        (classify, refuse, served, replay, judge): (C, R, V, Q, J),
     ) -> Self {
         Self {
             primary,
@@ -56,6 +66,7 @@ impl<S, K, C, R, V, Q> Fallback<S, K, C, R, V, Q> {
             refuse,
             served,
             replay,
+            judge,
         }
     }
 
@@ -76,7 +87,7 @@ impl<S, K, C, R, V, Q> Fallback<S, K, C, R, V, Q> {
 }
 
 #[allow(private_bounds)] // Which backends there are is ours.
-impl<S, K, C, R, V, Q, Req> Service<Req> for Fallback<S, K, C, R, V, Q>
+impl<S, K, C, R, V, Q, J, Req> Service<Req> for Fallback<S, K, C, R, V, Q, J>
 where
     S: Service<Req>,
     K: Backends<S, Req>,
@@ -84,17 +95,18 @@ where
     R: Refuse<Req, S::Response, S::Error>,
     V: Served<S::Response> + Clone,
     Q: Replay<S, K, Req, Spare: Spare<K::Backup, Req>>,
+    J: Judge<S::Response> + Clone,
 {
-    type Response = S::Response;
+    type Response = J::Response;
     type Error = R::Error;
     type Future = ResponseFuture<
         S::Future,
         <K::Backup as Service<Req>>::Future,
         K::Backup,
-        Policies<C, V, Q::Spare>,
+        Policies<C, V, Q::Spare, J>,
         R,
         Req,
-        Result<S::Response, R::Error>,
+        Result<J::Response, R::Error>,
     >;
 
     #[inline]
@@ -124,7 +136,7 @@ where
     }
 }
 
-impl<S, K, C, R, V, Q> Fallback<S, K, C, R, V, Q> {
+impl<S, K, C, R, V, Q, J> Fallback<S, K, C, R, V, Q, J> {
     /// Makes a turn of the primary's service that was admitted.
     #[allow(clippy::type_complexity)] // A name for it would have as many parameters.
     #[inline]
@@ -133,12 +145,13 @@ impl<S, K, C, R, V, Q> Fallback<S, K, C, R, V, Q> {
         mut req: Req,
         mut admission: Admission,
         spare: P,
-    ) -> ResponseFuture<S::Future, G, B, Policies<C, V, P>, R, Req, T>
+    ) -> ResponseFuture<S::Future, G, B, Policies<C, V, P, J>, R, Req, T>
     where
         S: Service<Req>,
         K: Backends<S, Req>,
         C: Clone,
         V: Clone,
+        J: Clone,
     {
         if let Some(name) = admission.name() {
             self.backends.address(&mut req, name);
@@ -148,15 +161,17 @@ impl<S, K, C, R, V, Q> Fallback<S, K, C, R, V, Q> {
     }
 
     #[inline]
-    fn policies<P>(&self, spare: P) -> Policies<C, V, P>
+    fn policies<P>(&self, spare: P) -> Policies<C, V, P, J>
     where
         C: Clone,
         V: Clone,
+        J: Clone,
     {
         Policies {
             classify: self.classify.clone(),
             served: self.served.clone(),
             spare,
+            judge: self.judge.clone(),
         }
     }
 
@@ -170,6 +185,7 @@ impl<S, K, C, R, V, Q> Fallback<S, K, C, R, V, Q> {
         R: Refuse<Req, S::Response, S::Error>,
         V: Served<S::Response> + Clone,
         Q: Replay<S, K, Req, Spare: Spare<K::Backup, Req>>,
+        J: Judge<S::Response> + Clone,
     {
         let readied = match std::mem::replace(&mut self.ready, Readiness::Unknown) {
             Readiness::Ready(readied) => Some(readied),
@@ -190,6 +206,7 @@ impl<S, K, C, R, V, Q> Fallback<S, K, C, R, V, Q> {
             Err(denied) => {
                 let refusal = self.gate.refuse(denied);
                 let answer = self.refuse.refuse(req, refusal);
+                let answer = answer.map(|response| self.judge.pass(response));
                 return ResponseFuture::refused(answer, self.policies(Spare::none()));
             }
         };
@@ -311,8 +328,15 @@ impl<S, K, C, R, V, Q> Fallback<S, K, C, R, V, Q> {
 }
 
 /// Clones share the chain. New clones carry no readiness: each is polled ready for itself.
-impl<S: Clone, K: Clone, C: Clone, R: Clone, V: Clone, Q: Clone> Clone
-    for Fallback<S, K, C, R, V, Q>
+impl<S, K, C, R, V, Q, J> Clone for Fallback<S, K, C, R, V, Q, J>
+where
+    S: Clone,
+    K: Clone,
+    C: Clone,
+    R: Clone,
+    V: Clone,
+    Q: Clone,
+    J: Clone,
 {
     fn clone(&self) -> Self {
         Self {
@@ -324,11 +348,12 @@ impl<S: Clone, K: Clone, C: Clone, R: Clone, V: Clone, Q: Clone> Clone
             refuse: self.refuse.clone(),
             served: self.served.clone(),
             replay: self.replay.clone(),
+            judge: self.judge.clone(),
         }
     }
 }
 
-impl<S: fmt::Debug, K: fmt::Debug, C, R, V, Q> fmt::Debug for Fallback<S, K, C, R, V, Q> {
+impl<S: fmt::Debug, K: fmt::Debug, C, R, V, Q, J> fmt::Debug for Fallback<S, K, C, R, V, Q, J> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Fallback")
             .field("primary", &self.primary)

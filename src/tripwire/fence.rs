@@ -905,7 +905,7 @@ impl Machine for Fence {
         self.end
     }
 
-    fn adopt(&mut self, word: Word) {
+    fn adopt(&mut self, word: Word, _: Moment) {
         self.errors = word.streak_or(self.errors);
         self.failure = word.last();
     }

@@ -11,6 +11,7 @@ use pin_project_lite::pin_project;
 
 use super::digest::Answers;
 use super::permit::Admission;
+use crate::judge::{Head, Judge, Permit};
 use crate::outcome::{Classify, Outcome};
 use crate::refusal::Refuse;
 
@@ -23,9 +24,9 @@ pin_project! {
     /// # Panics
     ///
     /// If it is polled after it was ready with a refusal; other futures of ours do as the inner one does.
-    pub struct ResponseFuture<F, C, A, R, Req, T> {
+    pub struct ResponseFuture<F, C, A, R, Req, T, J = Head> {
         #[pin]
-        state: State<F, C, A, T>,
+        state: State<F, Policies<C, A, J>, T>,
         _refuse: PhantomData<fn(Req) -> R>,
     }
 }
@@ -34,14 +35,13 @@ pin_project! {
     // Three variants and not an `Option` in two, which would take room of its own.
     #[project = StateProj]
     #[project_replace = StateOwned]
-    enum State<F, C, A, T> {
+    enum State<F, P, T> {
         Called {
             #[pin]
             future: F,
             // Dropped without a verdict, it gives the one of a cancelled call.
             admission: Admission,
-            classify: C,
-            answers: A,
+            policies: P,
         },
         Refused {
             answer: T,
@@ -50,14 +50,20 @@ pin_project! {
     }
 }
 
-impl<F, C, A, R, Req, T> ResponseFuture<F, C, A, R, Req, T> {
+/// What a call needs when its answer is there.
+pub(super) struct Policies<C, A, J> {
+    pub(super) classify: C,
+    pub(super) answers: A,
+    pub(super) judge: J,
+}
+
+impl<F, C, A, R, Req, T, J> ResponseFuture<F, C, A, R, Req, T, J> {
     #[inline]
-    pub(super) fn called(future: F, admission: Admission, classify: C, answers: A) -> Self {
+    pub(super) fn called(future: F, admission: Admission, policies: Policies<C, A, J>) -> Self {
         Self::of(State::Called {
             future,
             admission,
-            classify,
-            answers,
+            policies,
         })
     }
 
@@ -65,7 +71,7 @@ impl<F, C, A, R, Req, T> ResponseFuture<F, C, A, R, Req, T> {
         Self::of(State::Refused { answer })
     }
 
-    fn of(state: State<F, C, A, T>) -> Self {
+    fn of(state: State<F, Policies<C, A, J>, T>) -> Self {
         Self {
             state,
             _refuse: PhantomData,
@@ -73,15 +79,17 @@ impl<F, C, A, R, Req, T> ResponseFuture<F, C, A, R, Req, T> {
     }
 }
 
-#[allow(private_bounds)] // How answers are compared is ours.
-impl<F, C, A, R, Req, Res, E, Err> Future for ResponseFuture<F, C, A, R, Req, Result<Res, Err>>
+#[allow(private_bounds)] // How answers are compared, and when calls are judged, is ours.
+impl<F, C, A, R, Req, Res, E, Out, Err, J> Future
+    for ResponseFuture<F, C, A, R, Req, Result<Out, Err>, J>
 where
     F: Future<Output = Result<Res, E>>,
     C: Classify<Res, E>,
     A: Answers<Res>,
     R: Refuse<Req, Res, E, Error = Err>,
+    J: Judge<Res, Response = Out>,
 {
-    type Output = Result<Res, Err>;
+    type Output = Result<Out, Err>;
 
     #[allow(clippy::inline_always)]
     // It is polled in one place of a program; the call and what it moves would cost a fifth of the whole.
@@ -92,9 +100,13 @@ where
             StateProj::Called {
                 future,
                 admission,
-                classify,
-                answers,
+                policies,
             } => {
+                let Policies {
+                    classify,
+                    answers,
+                    judge,
+                } = policies;
                 let result = ready!(unless_unwound(admission, Admission::fail, || future.poll(cx)));
                 if admission.is_guarded() {
                     // If the classifier panics, the call is a cancelled one now, and not when the future is dropped.
@@ -107,8 +119,15 @@ where
                         };
                         (outcome, answer)
                     });
+                    if !J::AT_HEAD && outcome == Outcome::Success {
+                        if let Ok(response) = result {
+                            let permit = Permit::Fence(admission.take(), answer);
+                            return Poll::Ready(Ok(judge.hold(response, permit)));
+                        }
+                    }
                     admission.record(outcome, answer);
                 }
+                let result = result.map(|response| judge.pass(response));
                 Poll::Ready(result.map_err(R::convert))
             }
             StateProj::Refused { .. } | StateProj::Answered => {
@@ -143,7 +162,7 @@ pub(super) fn unless_unwound<T>(
     value
 }
 
-impl<F: fmt::Debug, C, A, R, Req, T> fmt::Debug for ResponseFuture<F, C, A, R, Req, T> {
+impl<F: fmt::Debug, C, A, R, Req, T, J> fmt::Debug for ResponseFuture<F, C, A, R, Req, T, J> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("ResponseFuture");
         match &self.state {

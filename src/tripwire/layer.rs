@@ -17,6 +17,7 @@ use super::service::Tripwire;
 use crate::cell::Shared;
 use crate::clock::Clock;
 use crate::event::{Observe, Observers};
+use crate::judge::Head;
 use crate::keyed::{Borrowed, Owned};
 use crate::outcome::ErrorsAsFailures;
 use crate::refusal::{AsBoxError, Name, RefuseWith};
@@ -30,13 +31,21 @@ use crate::sync::Arc;
 ///
 /// See the [module documentation](super) for what the fence does.
 #[must_use = "a layer does nothing until it is given a service"]
-pub struct TripwireLayer<C = ErrorsAsFailures, R = AsBoxError, G = One, Q = Reader, A = ()> {
+pub struct TripwireLayer<
+    C = ErrorsAsFailures,
+    R = AsBoxError,
+    G = One,
+    Q = Reader,
+    A = (),
+    J = Head,
+> {
     settings: Settings,
     gate: G,
     reader: Q,
     classify: C,
     refuse: R,
     answers: A,
+    judge: J,
 }
 
 #[derive(Clone)]
@@ -63,6 +72,7 @@ impl TripwireLayer {
             classify: ErrorsAsFailures,
             refuse: AsBoxError,
             answers: (),
+            judge: Head,
         }
     }
 }
@@ -74,7 +84,7 @@ impl Default for TripwireLayer {
 }
 
 #[allow(private_bounds)] // Which gates there are is ours.
-impl<C, R, G: Renew, Q, A> TripwireLayer<C, R, G, Q, A> {
+impl<C, R, G: Renew, Q, A, J> TripwireLayer<C, R, G, Q, A, J> {
     /// Names what is guarded. The name is part of events, and of refusals where [`name_of`](Self::name_of) does not name the
     /// request's own tool. With a fence per session, a session that names its fence goes before in events.
     ///
@@ -207,7 +217,7 @@ impl<C, R, G: Renew, Q, A> TripwireLayer<C, R, G, Q, A> {
     /// cloned into every call. Of a failure's kind nothing depends here: a fatal one is one error.
     ///
     /// Default: [`ErrorsAsFailures`], for which the refusals of layers further inside are neutral.
-    pub fn classify<D>(self, classify: D) -> TripwireLayer<D, R, G, Q, A> {
+    pub fn classify<D>(self, classify: D) -> TripwireLayer<D, R, G, Q, A, J> {
         TripwireLayer {
             gate: self.settings.renew(self.gate),
             settings: self.settings,
@@ -215,6 +225,7 @@ impl<C, R, G: Renew, Q, A> TripwireLayer<C, R, G, Q, A> {
             classify,
             refuse: self.refuse,
             answers: self.answers,
+            judge: self.judge,
         }
     }
 
@@ -222,7 +233,7 @@ impl<C, R, G: Renew, Q, A> TripwireLayer<C, R, G, Q, A> {
     /// [`Refuse`](crate::Refuse) of your own.
     ///
     /// Default: [`AsBoxError`].
-    pub fn refuse<P>(self, refuse: P) -> TripwireLayer<C, P, G, Q, A> {
+    pub fn refuse<P>(self, refuse: P) -> TripwireLayer<C, P, G, Q, A, J> {
         TripwireLayer {
             gate: self.settings.renew(self.gate),
             settings: self.settings,
@@ -230,6 +241,7 @@ impl<C, R, G: Renew, Q, A> TripwireLayer<C, R, G, Q, A> {
             classify: self.classify,
             refuse,
             answers: self.answers,
+            judge: self.judge,
         }
     }
 
@@ -249,7 +261,7 @@ impl<C, R, G: Renew, Q, A> TripwireLayer<C, R, G, Q, A> {
     /// );
     /// # let _ = layer;
     /// ```
-    pub fn refuse_with<F>(self, f: F) -> TripwireLayer<C, RefuseWith<F>, G, Q, A> {
+    pub fn refuse_with<F>(self, f: F) -> TripwireLayer<C, RefuseWith<F>, G, Q, A, J> {
         self.refuse(RefuseWith::new(f))
     }
 
@@ -269,7 +281,7 @@ impl<C, R, G: Renew, Q, A> TripwireLayer<C, R, G, Q, A> {
     /// let layer = TripwireLayer::new().max_turns(100).same_result(HashDigest);
     /// # let _ = layer;
     /// ```
-    pub fn same_result<D>(self, digest: D) -> TripwireLayer<C, R, G, Q, SameResult<D>> {
+    pub fn same_result<D>(self, digest: D) -> TripwireLayer<C, R, G, Q, SameResult<D>, J> {
         TripwireLayer {
             gate: self.settings.renew(self.gate),
             settings: self.settings,
@@ -277,6 +289,23 @@ impl<C, R, G: Renew, Q, A> TripwireLayer<C, R, G, Q, A> {
             classify: self.classify,
             refuse: self.refuse,
             answers: SameResult { digest },
+            judge: self.judge,
+        }
+    }
+
+    /// Decides when a call is judged: [`Head`], or, with the feature `http`, `http::EndOfBody`, which moves the permit into the response's body and
+    /// so changes the type of the response. What [`same_result`](Self::same_result) compares is the response as it comes.
+    ///
+    /// Default: [`Head`].
+    pub fn judge<K>(self, judge: K) -> TripwireLayer<C, R, G, Q, A, K> {
+        TripwireLayer {
+            gate: self.settings.renew(self.gate),
+            settings: self.settings,
+            reader: self.reader,
+            classify: self.classify,
+            refuse: self.refuse,
+            answers: self.answers,
+            judge,
         }
     }
 
@@ -290,7 +319,7 @@ impl<C, R, G: Renew, Q, A> TripwireLayer<C, R, G, Q, A> {
         self
     }
 
-    fn read_by<P>(self, f: impl FnOnce(Q) -> P) -> TripwireLayer<C, R, G, P, A> {
+    fn read_by<P>(self, f: impl FnOnce(Q) -> P) -> TripwireLayer<C, R, G, P, A, J> {
         TripwireLayer {
             gate: self.settings.renew(self.gate),
             settings: self.settings,
@@ -298,18 +327,19 @@ impl<C, R, G: Renew, Q, A> TripwireLayer<C, R, G, Q, A> {
             classify: self.classify,
             refuse: self.refuse,
             answers: self.answers,
+            judge: self.judge,
         }
     }
 }
 
 #[allow(private_bounds)] // Which gates there are is ours.
-impl<C, R, G: Renew, A, D, T, L, N> TripwireLayer<C, R, G, Reader<D, T, L, N>, A> {
+impl<C, R, G: Renew, A, D, T, L, N, J> TripwireLayer<C, R, G, Reader<D, T, L, N>, A, J> {
     /// How a request becomes a digest: a closure that answers with a [`Digest`](crate::Digest) or an `Option` of one, or a type of
     /// [`Digester`](crate::Digester).
     ///
     /// Default: [`HashDigest`](crate::HashDigest), over the whole request. Leave out what differs in every call and says nothing, such as
     /// the call's id.
-    pub fn digest<P>(self, digest: P) -> TripwireLayer<C, R, G, Reader<P, T, L, N>, A> {
+    pub fn digest<P>(self, digest: P) -> TripwireLayer<C, R, G, Reader<P, T, L, N>, A, J> {
         self.read_by(|reader| Reader {
             digest,
             turn: reader.turn,
@@ -336,7 +366,7 @@ impl<C, R, G: Renew, A, D, T, L, N> TripwireLayer<C, R, G, Reader<D, T, L, N>, A
     ///     .turn_of(|call: &ToolCall| call.turn);
     /// # let _ = layer;
     /// ```
-    pub fn turn_of<Req, V, F>(mut self, turn: F) -> TripwireLayer<C, R, G, Reader<D, F, L, N>, A>
+    pub fn turn_of<Req, V, F>(mut self, turn: F) -> TripwireLayer<C, R, G, Reader<D, F, L, N>, A, J>
     where
         F: Fn(&Req) -> V,
         V: Hash,
@@ -368,7 +398,7 @@ impl<C, R, G: Renew, A, D, T, L, N> TripwireLayer<C, R, G, Reader<D, T, L, N>, A
     /// });
     /// # let _ = layer;
     /// ```
-    pub fn limit_of<Req, F>(self, limit: F) -> TripwireLayer<C, R, G, Reader<D, T, F, N>, A>
+    pub fn limit_of<Req, F>(self, limit: F) -> TripwireLayer<C, R, G, Reader<D, T, F, N>, A, J>
     where
         F: Fn(&Req) -> Option<Limit>,
     {
@@ -394,7 +424,7 @@ impl<C, R, G: Renew, A, D, T, L, N> TripwireLayer<C, R, G, Reader<D, T, L, N>, A
     /// let layer = TripwireLayer::new().name_of(|call: &ToolCall| call.name.as_str());
     /// # let _ = layer;
     /// ```
-    pub fn name_of<Req, F>(self, name: F) -> TripwireLayer<C, R, G, Reader<D, T, L, F>, A>
+    pub fn name_of<Req, F>(self, name: F) -> TripwireLayer<C, R, G, Reader<D, T, L, F>, A, J>
     where
         F: Fn(&Req) -> &str,
     {
@@ -413,7 +443,7 @@ impl Settings {
     }
 }
 
-impl<C, R, Q, A> TripwireLayer<C, R, One, Q, A> {
+impl<C, R, Q, A, J> TripwireLayer<C, R, One, Q, A, J> {
     /// One fence for each session, that is, for each run of an agent, at most `capacity` of them. The request holds the session's id, which
     /// names its fence in events, by its `Display`.
     ///
@@ -442,7 +472,7 @@ impl<C, R, Q, A> TripwireLayer<C, R, One, Q, A> {
         self,
         session: F,
         capacity: usize,
-    ) -> TripwireLayer<C, R, PerSession<B::Owned, Borrowed<F, B>>, Q, A>
+    ) -> TripwireLayer<C, R, PerSession<B::Owned, Borrowed<F, B>>, Q, A, J>
     where
         F: Fn(&Req) -> &B,
         B: Hash + Eq + ToOwned + fmt::Display + ?Sized,
@@ -476,7 +506,7 @@ impl<C, R, Q, A> TripwireLayer<C, R, One, Q, A> {
         self,
         session: F,
         capacity: usize,
-    ) -> TripwireLayer<C, R, PerSession<K, Owned<F>>, Q, A>
+    ) -> TripwireLayer<C, R, PerSession<K, Owned<F>>, Q, A, J>
     where
         F: Fn(&Req) -> K,
         K: Hash + Eq + Clone,
@@ -489,7 +519,7 @@ impl<C, R, Q, A> TripwireLayer<C, R, One, Q, A> {
         select: S,
         capacity: usize,
         name_of: Option<fn(&K) -> Name>,
-    ) -> TripwireLayer<C, R, PerSession<K, S>, Q, A> {
+    ) -> TripwireLayer<C, R, PerSession<K, S>, Q, A, J> {
         assert!(capacity > 0, "`capacity` must be at least 1, not 0");
         let shared = Arc::new(self.settings.shared.clone());
         let name = self.settings.name.clone();
@@ -501,6 +531,7 @@ impl<C, R, Q, A> TripwireLayer<C, R, One, Q, A> {
             classify: self.classify,
             refuse: self.refuse,
             answers: self.answers,
+            judge: self.judge,
         }
     }
 
@@ -514,7 +545,7 @@ impl<C, R, Q, A> TripwireLayer<C, R, One, Q, A> {
     }
 }
 
-impl<C, R, K, S, Q, A> TripwireLayer<C, R, PerSession<K, S>, Q, A> {
+impl<C, R, K, S, Q, A, J> TripwireLayer<C, R, PerSession<K, S>, Q, A, J> {
     /// A handle on the fences. Take it last: a setter gives the layer state of its own.
     #[must_use]
     pub fn handle(&self) -> KeyedTripwireHandle<K, S, Q>
@@ -530,36 +561,41 @@ impl<C, R, K, S, Q, A> TripwireLayer<C, R, PerSession<K, S>, Q, A> {
     }
 }
 
-impl<S, C, R, G, Q, A> Layer<S> for TripwireLayer<C, R, G, Q, A>
+impl<S, C, R, G, Q, A, J> Layer<S> for TripwireLayer<C, R, G, Q, A, J>
 where
     C: Clone,
     R: Clone,
     G: Clone,
     Q: Clone,
     A: Clone,
+    J: Clone,
 {
-    type Service = Tripwire<S, C, R, G, Q, A>;
+    type Service = Tripwire<S, C, R, G, Q, A, J>;
 
     fn layer(&self, inner: S) -> Self::Service {
         Tripwire::new(
             inner,
             self.gate.clone(),
             self.reader.clone(),
-            self.classify.clone(),
-            self.refuse.clone(),
-            self.answers.clone(),
+            (
+                self.classify.clone(),
+                self.refuse.clone(),
+                self.answers.clone(),
+                self.judge.clone(),
+            ),
         )
     }
 }
 
 /// Clones share the fence, until a setter gives one of them state of its own.
-impl<C, R, G, Q, A> Clone for TripwireLayer<C, R, G, Q, A>
+impl<C, R, G, Q, A, J> Clone for TripwireLayer<C, R, G, Q, A, J>
 where
     C: Clone,
     R: Clone,
     G: Clone,
     Q: Clone,
     A: Clone,
+    J: Clone,
 {
     fn clone(&self) -> Self {
         Self {
@@ -569,11 +605,12 @@ where
             classify: self.classify.clone(),
             refuse: self.refuse.clone(),
             answers: self.answers.clone(),
+            judge: self.judge.clone(),
         }
     }
 }
 
-impl<C, R, G: fmt::Debug, Q, A> fmt::Debug for TripwireLayer<C, R, G, Q, A> {
+impl<C, R, G: fmt::Debug, Q, A, J> fmt::Debug for TripwireLayer<C, R, G, Q, A, J> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TripwireLayer")
             .field("name", &self.settings.name)

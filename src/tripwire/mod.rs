@@ -165,6 +165,7 @@ pub use self::handle::{KeyedTripwireHandle, TripwireHandle};
 #[cfg_attr(docsrs, doc(cfg(feature = "json")))]
 pub use self::json::JsonDigest;
 pub use self::layer::TripwireLayer;
+pub(crate) use self::permit::Admission;
 pub use self::reader::{Limit, Reader};
 pub use self::service::Tripwire;
 pub use crate::keyed::{Borrowed, Owned};

@@ -1,6 +1,7 @@
 //! What an admitted call carries until its verdict.
 
 use std::fmt;
+use std::mem;
 
 use super::digest::Digest;
 use super::fence::{Fence, Role, Ticket};
@@ -14,7 +15,7 @@ use crate::sync::Arc;
 /// the fence opens again.
 ///
 /// It is empty, and records nothing, once its verdict is given, and for a call that runs unguarded.
-pub(super) struct Admission {
+pub struct Admission {
     anchor: Option<Arc<Anchor<Fence>>>,
     ticket: Ticket,
 }
@@ -39,6 +40,11 @@ impl Admission {
         }
     }
 
+    /// Takes it out; an empty one stays.
+    pub(super) fn take(&mut self) -> Self {
+        mem::replace(self, Self::none())
+    }
+
     /// Whether a verdict would be recorded.
     #[inline]
     pub(super) fn is_guarded(&self) -> bool {
@@ -48,7 +54,7 @@ impl Admission {
     /// Gives the verdict, once; and for a success what it answered, where answers are compared.
     #[allow(clippy::inline_always)] // A future's `poll` is the one place that matters, and there it is most of the code.
     #[inline(always)]
-    pub(super) fn record(&mut self, outcome: Outcome, answer: Option<Digest>) {
+    pub(crate) fn record(&mut self, outcome: Outcome, answer: Option<Digest>) {
         let Some(anchor) = self.anchor.take() else {
             return;
         };

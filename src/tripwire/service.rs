@@ -6,10 +6,11 @@ use std::task::{Context, Poll};
 use tower_service::Service;
 
 use super::digest::Answers;
-use super::future::{ResponseFuture, unless_unwound};
+use super::future::{Policies, ResponseFuture, unless_unwound};
 use super::gate::{Gate, One};
 use super::permit::Admission;
 use super::reader::{Read, Reader};
+use crate::judge::{Head, Judge};
 use crate::outcome::{Classify, ErrorsAsFailures, FailureKind, Outcome};
 use crate::refusal::{AsBoxError, Refuse};
 
@@ -22,17 +23,24 @@ use crate::refusal::{AsBoxError, Refuse};
 ///
 /// A service whose call is refused keeps what its inner service had reserved when it was polled ready, as in tower's
 /// `Filter`. Use it or drop it.
-pub struct Tripwire<S, C = ErrorsAsFailures, R = AsBoxError, G = One, Q = Reader, A = ()> {
+pub struct Tripwire<S, C = ErrorsAsFailures, R = AsBoxError, G = One, Q = Reader, A = (), J = Head>
+{
     inner: S,
     gate: G,
     reader: Q,
     classify: C,
     refuse: R,
     answers: A,
+    judge: J,
 }
 
-impl<S, C, R, G, Q, A> Tripwire<S, C, R, G, Q, A> {
-    pub(super) fn new(inner: S, gate: G, reader: Q, classify: C, refuse: R, answers: A) -> Self {
+impl<S, C, R, G, Q, A, J> Tripwire<S, C, R, G, Q, A, J> {
+    pub(super) fn new(
+        inner: S,
+        gate: G,
+        reader: Q,
+        (classify, refuse, answers, judge): (C, R, A, J),
+    ) -> Self {
         Self {
             inner,
             gate,
@@ -40,6 +48,7 @@ impl<S, C, R, G, Q, A> Tripwire<S, C, R, G, Q, A> {
             classify,
             refuse,
             answers,
+            judge,
         }
     }
 
@@ -60,7 +69,7 @@ impl<S, C, R, G, Q, A> Tripwire<S, C, R, G, Q, A> {
 }
 
 #[allow(private_bounds)] // Which gates there are is ours.
-impl<S, C, R, G, Q, A, Req> Service<Req> for Tripwire<S, C, R, G, Q, A>
+impl<S, C, R, G, Q, A, J, Req> Service<Req> for Tripwire<S, C, R, G, Q, A, J>
 where
     S: Service<Req>,
     C: Classify<S::Response, S::Error> + Clone,
@@ -68,10 +77,11 @@ where
     G: Gate<Req>,
     Q: Read<Req>,
     A: Answers<S::Response> + Clone,
+    J: Judge<S::Response> + Clone,
 {
-    type Response = S::Response;
+    type Response = J::Response;
     type Error = R::Error;
-    type Future = ResponseFuture<S::Future, C, A, R, Req, Result<S::Response, R::Error>>;
+    type Future = ResponseFuture<S::Future, C, A, R, Req, Result<J::Response, R::Error>, J>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         if !self.gate.ask() {
@@ -104,16 +114,23 @@ where
             Ok(mut admission) => {
                 let future =
                     unless_unwound(&mut admission, Admission::fail, || self.inner.call(req));
-                let (classify, answers) = (self.classify.clone(), self.answers.clone());
-                ResponseFuture::called(future, admission, classify, answers)
+                let policies = Policies {
+                    classify: self.classify.clone(),
+                    answers: self.answers.clone(),
+                    judge: self.judge.clone(),
+                };
+                ResponseFuture::called(future, admission, policies)
             }
-            Err(refusal) => ResponseFuture::refused(self.refuse.refuse(req, refusal)),
+            Err(refusal) => {
+                let answer = self.refuse.refuse(req, refusal);
+                ResponseFuture::refused(answer.map(|response| self.judge.pass(response)))
+            }
         }
     }
 }
 
 /// Clones share the fence. New clones carry no readiness: each is polled ready for itself.
-impl<S, C, R, G, Q, A> Clone for Tripwire<S, C, R, G, Q, A>
+impl<S, C, R, G, Q, A, J> Clone for Tripwire<S, C, R, G, Q, A, J>
 where
     S: Clone,
     C: Clone,
@@ -121,6 +138,7 @@ where
     G: Clone,
     Q: Clone,
     A: Clone,
+    J: Clone,
 {
     fn clone(&self) -> Self {
         Self {
@@ -130,11 +148,12 @@ where
             classify: self.classify.clone(),
             refuse: self.refuse.clone(),
             answers: self.answers.clone(),
+            judge: self.judge.clone(),
         }
     }
 }
 
-impl<S: fmt::Debug, C, R, G: fmt::Debug, Q, A> fmt::Debug for Tripwire<S, C, R, G, Q, A> {
+impl<S: fmt::Debug, C, R, G: fmt::Debug, Q, A, J> fmt::Debug for Tripwire<S, C, R, G, Q, A, J> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tripwire")
             .field("inner", &self.inner)

@@ -172,7 +172,7 @@ impl Driver {
     /// The circuit as the next step would find it.
     pub(super) fn settled(&self) -> Circuit {
         let mut circuit = self.circuit.clone();
-        circuit.adopt(self.word);
+        circuit.adopt(self.word, self.circuit.until());
         circuit
     }
 
@@ -186,7 +186,7 @@ impl Driver {
         f: impl FnOnce(&mut Circuit, &Rules, Moment, &mut Notes<Note>) -> R,
     ) -> R {
         let mut notes = Notes::default();
-        self.circuit.adopt(self.word);
+        self.circuit.adopt(self.word, self.circuit.until());
         let result = f(&mut self.circuit, &self.rules, self.now, &mut notes);
         self.word = self.circuit.word();
         while let Some(told) = notes.next() {

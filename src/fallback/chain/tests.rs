@@ -967,11 +967,13 @@ fn a_streak_that_is_full_in_the_word_is_counted_by_the_machine() {
     bench.chain.streak = Word::FULL - 1;
     for streak in Word::FULL..Word::FULL + 3 {
         let word = bench.chain.word();
-        bench.chain.adopt(word);
+        bench.chain.adopt(word, bench.chain.until());
         bench.fails(PRIMARY);
         assert_eq!(bench.snapshot().consecutive_failures, streak);
     }
-    bench.chain.adopt(Word::new(0, 0).with_streak(7));
+    bench
+        .chain
+        .adopt(Word::new(0, 0).with_streak(7), Moment::NEVER);
     assert_eq!(bench.snapshot().consecutive_failures, 7);
 }
 

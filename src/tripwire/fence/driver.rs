@@ -75,7 +75,7 @@ impl Run {
         let short = Fence::shortcut(self.fence.word(), ticket, outcome, &self.rules);
         if let (Some(word), None) = (short, answer) {
             let mut long = self.fence.clone();
-            self.fence.adopt(word);
+            self.fence.adopt(word, self.fence.until());
             assert!(long.record(&self.rules, ticket, outcome, None, &mut Notes::default()));
             assert_eq!(long, self.fence, "the shortcut leads to the same place");
             return true;

@@ -709,7 +709,7 @@ fn a_streak_of_errors_beyond_the_words_limit_is_counted_all_the_same() {
         assert_eq!(run.fence.word().streak(), Word::FULL);
         assert_eq!(run.snapshot().errors, errors);
         let word = run.fence.word();
-        run.fence.adopt(word);
+        run.fence.adopt(word, run.fence.until());
         assert_eq!(run.fence.errors, errors, "a full word counts no further");
     }
     run.ok(1);

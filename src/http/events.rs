@@ -1,0 +1,251 @@
+//! Errors inside a stream that began well.
+
+use http_body::Frame;
+
+use super::inspect::Inspect;
+use crate::outcome::{Failure, Outcome};
+
+/// Finds the first error inside a stream of events whose status was a success, for [`EndOfBody::inspect`](super::EndOfBody::inspect). It is then a
+/// transient failure at once; what follows passes as it is.
+///
+/// A line is an error if it begins, white space left aside, with
+///
+/// - `event: error`, as in server-sent events,
+/// - `data: {"error":`, which models send in the midst of a stream; but not with `null` or `false`,
+/// - `{"error":`, as in JSON lines, likewise,
+/// - either with `{"type":"error"` instead.
+///
+/// A line may come in any number of frames, and ends with a line feed, a carriage return, or both. Nothing is kept of it but how far it
+/// matches, and nothing is parsed: an error in another form passes for an answer. Write an [`Inspect`] for that.
+///
+/// # Examples
+///
+/// ```
+/// use tower_breaker::FallbackLayer;
+/// use tower_breaker::http::{EndOfBody, ErrorEvents};
+///
+/// let layer = FallbackLayer::new("gpt-5").judge(EndOfBody.inspect(ErrorEvents::new()));
+/// # let _ = layer;
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct ErrorEvents {
+    line: Line,
+    failure: Failure,
+}
+
+/// What errors begin with, without white space. An event's name has to end there, and a member has to have a value.
+const ERRORS: [&[u8]; 5] = [
+    b"event:error",
+    b"data:{\"error\":",
+    b"data:{\"type\":\"error\"",
+    b"{\"error\":",
+    b"{\"type\":\"error\"",
+];
+
+/// How far the line matches, as it is known by now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Line {
+    /// So many bytes have matched, with those of `ERRORS` whose bits are set.
+    Matching { matched: u8, with: u8 },
+    /// The whole of an event's name; it is an error if the line ends here.
+    Named,
+    /// The name of an object's member; it is an error if its value is one.
+    Member,
+    /// It is no error, whatever comes.
+    Other,
+}
+
+impl Line {
+    const START: Self = Self::Matching {
+        matched: 0,
+        with: (1 << ERRORS.len()) - 1,
+    };
+
+    /// Takes one more byte. Answers whether the line is an error.
+    fn take(&mut self, byte: u8) -> bool {
+        if is_end(byte) {
+            return std::mem::replace(self, Self::START) == Self::Named;
+        }
+        if is_space(byte) {
+            return false;
+        }
+        let Self::Matching { matched, with } = *self else {
+            let before = std::mem::replace(self, Self::Other);
+            // Neither `null` nor `false`.
+            return before == Self::Member && byte != b'n' && byte != b'f';
+        };
+        let mut left = 0;
+        for (n, error) in ERRORS.iter().enumerate() {
+            let bit = 1 << n;
+            if with & bit == 0 || error.get(usize::from(matched)) != Some(&byte) {
+                continue;
+            }
+            if usize::from(matched) + 1 < error.len() {
+                left |= bit;
+                continue;
+            }
+            *self = match byte {
+                b'r' => Self::Named,
+                b':' => Self::Member,
+                _ => Self::Other,
+            };
+            return *self == Self::Other;
+        }
+        *self = if left == 0 {
+            Self::Other
+        } else {
+            Self::Matching {
+                matched: matched + 1,
+                with: left,
+            }
+        };
+        false
+    }
+}
+
+fn is_end(byte: u8) -> bool {
+    byte == b'\n' || byte == b'\r'
+}
+
+fn is_space(byte: u8) -> bool {
+    byte == b' ' || byte == b'\t'
+}
+
+impl ErrorEvents {
+    /// Errors are transient failures.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self::as_failure(Failure::transient())
+    }
+
+    /// Errors are failures of this kind.
+    #[must_use]
+    pub const fn as_failure(failure: Failure) -> Self {
+        Self {
+            line: Line::START,
+            failure,
+        }
+    }
+}
+
+impl Default for ErrorEvents {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<D: AsRef<[u8]>> Inspect<D> for ErrorEvents {
+    fn frame(&mut self, frame: &Frame<D>) -> Option<Outcome> {
+        let mut data = frame.data_ref()?.as_ref();
+        loop {
+            if self.line == Line::Other {
+                // The rest of the line matters no more.
+                let end = data.iter().position(|byte| is_end(*byte))?;
+                data = &data[end..];
+            }
+            let (byte, rest) = data.split_first()?;
+            if self.line.take(*byte) {
+                return Some(self.failure.into());
+            }
+            data = rest;
+        }
+    }
+
+    /// The last line may end with the stream.
+    fn end(&mut self) -> Outcome {
+        if self.line == Line::Named {
+            self.failure.into()
+        } else {
+            Outcome::Success
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const FAILED: Outcome = Outcome::Failure(Failure::transient());
+
+    /// The verdict on a stream that comes in `pieces` and then ends.
+    fn judged<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Outcome {
+        let mut events = ErrorEvents::new();
+        for piece in pieces {
+            if let Some(outcome) = events.frame(&Frame::data(piece)) {
+                return outcome;
+            }
+        }
+        Inspect::<&[u8]>::end(&mut events)
+    }
+
+    #[test]
+    fn errors_inside_a_stream_are_found_and_answers_are_not() {
+        for stream in [
+            "event: error\ndata: {}\n\n",
+            "event:error\r\n",
+            "event: error",
+            " event\t: error \n",
+            "data: {\"a\":1}\n\nevent: error\n",
+            "data: {}\revent: error\r",
+            "data: {\"error\": {\"message\": \"overloaded\"}}\n\n",
+            "data: {\"error\":\"overloaded\"}",
+            "data:{ \"type\" : \"error\", \"error\": {} }",
+            "{\"error\": \"overloaded\"}\n",
+            "{\"token\":\"a\"}\n{\"error\":{}}\n",
+            "{\"type\":\"error\"}",
+        ] {
+            assert_eq!(judged([stream.as_bytes()]), FAILED, "{stream:?}");
+        }
+        for stream in [
+            "",
+            "\n\n",
+            "event: errors\n",
+            "event: error_recovered\n",
+            "event: message\ndata: event: error\n",
+            "data: error\n",
+            "data: {\"text\":\"event: error\"}\n",
+            "data: {\"errors\":[]}\n",
+            "data: {\"error\":null,\"text\":\"fine\"}\n",
+            "data: {\"error\": false}\n",
+            "data: {\"type\":\"error_count\"}\n",
+            ": event: error\n",
+            "{\"error\"",
+            "{\"error\":",
+            "data: [DONE]\n\n",
+        ] {
+            assert_eq!(judged([stream.as_bytes()]), Outcome::Success, "{stream:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_may_be_a_failure_of_another_kind() {
+        let mut events = ErrorEvents::as_failure(Failure::rate_limited());
+        let found = events.frame(&Frame::data("event: error\n"));
+        assert_eq!(found, Some(Failure::rate_limited().into()));
+    }
+
+    proptest! {
+        #[test]
+        fn it_does_not_matter_where_a_stream_is_cut(
+            lines in prop::collection::vec(
+                prop::sample::select(vec![
+                    "event: error", "event: errors", "data: {\"error\":", "null", "{", "1}", " ", "data: ", "{\"type\": \"error\"", "\n", "\r\n", "x",
+                ]),
+                0..12,
+            ),
+            cuts in prop::collection::vec(0..200_usize, 0..12),
+        ) {
+            let stream = lines.concat().into_bytes();
+            let mut cuts: Vec<_> = cuts.into_iter().map(|cut| cut % (stream.len() + 1)).collect();
+            cuts.extend([0, stream.len()]);
+            cuts.sort_unstable();
+            let pieces = cuts.windows(2).map(|cut| &stream[cut[0]..cut[1]]);
+            let bytes = stream.chunks(1);
+            let whole = judged([&stream[..]]);
+            prop_assert_eq!(judged(pieces), whole);
+            prop_assert_eq!(judged(bytes), whole);
+        }
+    }
+}
