@@ -1,0 +1,895 @@
+//! Verdicts at the end of a body, as users of the layers see them. Cases 2, 10, 31 and 33 of the field.
+
+#![cfg(feature = "http")]
+
+use std::convert::Infallible;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::{BodyExt, Full};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::advance;
+use tokio_test::{assert_pending, assert_ready, task};
+use tower::{BoxError, Layer, Service, ServiceExt, service_fn};
+use tower_breaker::http::{EndOfBody, ErrorEvents, Inspect, ResponseBody};
+use tower_breaker::{
+    Cancelled, CircuitBreakerLayer, Digest, Event, Failure, FallbackLayer, FallbackState, Outcome,
+    Reason, Refusal, State, TripwireLayer,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+// ===== a body that does what the test says =====
+
+enum Step {
+    Data(&'static str),
+    Trailers(HeaderMap),
+    Error,
+    Panic,
+}
+
+/// The test's end of a body. Dropped, the body ends.
+struct Pipe(UnboundedSender<Step>);
+
+impl Pipe {
+    fn send(&self, step: Step) {
+        let _ = self.0.send(step);
+    }
+}
+
+#[derive(Debug)]
+struct Piped {
+    steps: UnboundedReceiver<Step>,
+    hint: SizeHint,
+    ended: bool,
+}
+
+impl Body for Piped {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        assert!(!self.ended, "polled after its end");
+        self.steps.poll_recv(cx).map(|step| match step {
+            Some(Step::Data(data)) => {
+                if let Some(left) = self.hint.exact() {
+                    self.hint = SizeHint::with_exact(left - data.len() as u64);
+                }
+                Some(Ok(Frame::data(data.into())))
+            }
+            Some(Step::Trailers(trailers)) => Some(Ok(Frame::trailers(trailers))),
+            Some(Step::Error) => {
+                self.ended = true;
+                Some(Err("cut".into()))
+            }
+            Some(Step::Panic) => panic!("the body panics"),
+            None => {
+                self.ended = true;
+                None
+            }
+        })
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.hint.clone()
+    }
+}
+
+fn piped() -> (Pipe, Piped) {
+    let (sender, steps) = unbounded_channel();
+    let body = Piped {
+        steps,
+        hint: SizeHint::default(),
+        ended: false,
+    };
+    (Pipe(sender), body)
+}
+
+type Answer = Result<Response<Piped>, BoxError>;
+
+/// A service whose answers the test puts there beforehand.
+#[derive(Clone, Default)]
+struct Server {
+    answers: Arc<Mutex<Vec<Answer>>>,
+}
+
+impl Server {
+    /// The next answer's head is `200`, and its body the test's.
+    fn answers(&self) -> Pipe {
+        self.answers_with(StatusCode::OK)
+    }
+
+    fn answers_with(&self, status: StatusCode) -> Pipe {
+        let (pipe, body) = piped();
+        let mut response = Response::new(body);
+        *response.status_mut() = status;
+        self.answers.lock().unwrap().insert(0, Ok(response));
+        pipe
+    }
+
+    fn fails(&self) {
+        let down = Err("down".into());
+        self.answers.lock().unwrap().insert(0, down);
+    }
+}
+
+impl Service<Request<()>> for Server {
+    type Response = Response<Piped>;
+    type Error = BoxError;
+    type Future = std::future::Ready<Answer>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        let answer = self.answers.lock().unwrap().pop();
+        std::future::ready(answer.unwrap_or_else(|| Err("nobody expected this call".into())))
+    }
+}
+
+/// Calls, and answers with the body of the response.
+async fn call<S, B>(service: &mut S) -> Result<B, BoxError>
+where
+    S: Service<Request<()>, Response = Response<B>, Error = BoxError>,
+{
+    let response = service.ready().await?.call(Request::new(())).await?;
+    Ok(response.into_body())
+}
+
+/// Reads the frames that are there, and answers whether the body has ended, and how.
+fn read<I: Inspect<Bytes>>(body: &mut ResponseBody<Piped, I>) -> Poll<Result<(), BoxError>> {
+    let mut task = task::spawn(());
+    task.enter(|cx, _| {
+        loop {
+            match Pin::new(&mut *body).poll_frame(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(None) => return Poll::Ready(Ok(())),
+                Poll::Ready(Some(Err(err))) => return Poll::Ready(Err(err)),
+                Poll::Ready(Some(Ok(_))) => {}
+            }
+        }
+    })
+}
+
+fn breaker() -> CircuitBreakerLayer {
+    CircuitBreakerLayer::new().failure_threshold(1)
+}
+
+// ===== one circuit =====
+
+#[tokio::test(start_paused = true)]
+async fn three_bodies_that_fail_after_their_head_trip_the_circuit_and_heads_alone_do_not() {
+    let server = Server::default();
+    let head = CircuitBreakerLayer::new();
+    let end = CircuitBreakerLayer::new().judge(EndOfBody);
+    let (by_head, by_end) = (head.handle(), end.handle());
+    let mut stack = end.layer(server.clone());
+    let mut unjudged = head.layer(server.clone());
+    for n in 1..=3 {
+        let pipe = server.answers();
+        let mut body = call(&mut stack).await.unwrap();
+        pipe.send(Step::Data("one"));
+        assert_pending!(read(&mut body));
+        assert_eq!(by_end.snapshot().streak, n - 1, "nothing is known yet");
+        pipe.send(Step::Error);
+        assert_ready!(read(&mut body)).unwrap_err();
+        assert_eq!(by_end.snapshot().streak, n);
+
+        let pipe = server.answers();
+        let body = call(&mut unjudged).await.unwrap();
+        pipe.send(Step::Error);
+        body.collect().await.unwrap_err();
+    }
+    assert_eq!(by_end.state(), State::Open);
+    assert_eq!(by_head.snapshot().streak, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_is_out_until_its_body_ends_and_then_closes_or_opens() {
+    for clean in [true, false] {
+        let server = Server::default();
+        let layer = breaker().judge(EndOfBody);
+        let circuit = layer.handle();
+        let mut stack = layer.layer(server.clone());
+        server.fails();
+        call(&mut stack).await.unwrap_err();
+        advance(30 * SECOND).await;
+        let pipe = server.answers();
+        let mut body = call(&mut stack).await.unwrap();
+        pipe.send(Step::Data("one"));
+        assert_pending!(read(&mut body));
+        assert_eq!(circuit.state(), State::HalfOpen);
+        let refused = call(&mut stack).await.unwrap_err();
+        let refusal = Refusal::find(&*refused).unwrap();
+        assert_eq!(refusal.reason(), Reason::ProbeInFlight);
+        if clean {
+            drop(pipe);
+            assert_ready!(read(&mut body)).unwrap();
+            assert_eq!(circuit.state(), State::Closed);
+        } else {
+            pipe.send(Step::Error);
+            assert_ready!(read(&mut body)).unwrap_err();
+            assert_eq!(circuit.state(), State::Open);
+            assert_eq!(circuit.snapshot().trips, 2);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_frame_of_a_probe_starts_its_lease_anew() {
+    let server = Server::default();
+    let layer = breaker().judge(EndOfBody);
+    let circuit = layer.handle();
+    let mut stack = layer.layer(server.clone());
+    server.fails();
+    call(&mut stack).await.unwrap_err();
+    advance(30 * SECOND).await;
+    let pipe = server.answers();
+    let mut body = call(&mut stack).await.unwrap();
+    // The lease is 30 s. Frames come after 10 s, then after 25 s, ten times over.
+    for wait in [10, 25].repeat(10) {
+        advance(wait * SECOND).await;
+        pipe.send(Step::Data("more"));
+        assert_pending!(read(&mut body));
+        let snapshot = circuit.snapshot();
+        assert_eq!(snapshot.state, State::HalfOpen);
+        assert_eq!(snapshot.time_left, Some(30 * SECOND));
+        let refused = call(&mut stack).await.unwrap_err();
+        let refusal = Refusal::find(&*refused).unwrap();
+        assert_eq!(refusal.retry_after(), Some(30 * SECOND));
+    }
+    drop(pipe);
+    assert_ready!(read(&mut body)).unwrap();
+    assert_eq!(circuit.state(), State::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_whose_body_falls_silent_has_failed_when_its_lease_is_over() {
+    let server = Server::default();
+    let layer = breaker().judge(EndOfBody);
+    let circuit = layer.handle();
+    let mut stack = layer.layer(server.clone());
+    server.fails();
+    call(&mut stack).await.unwrap_err();
+    advance(30 * SECOND).await;
+    let pipe = server.answers();
+    let mut body = call(&mut stack).await.unwrap();
+    advance(20 * SECOND).await;
+    pipe.send(Step::Data("the last"));
+    assert_pending!(read(&mut body));
+    advance(30 * SECOND - Duration::from_nanos(1)).await;
+    assert_eq!(circuit.state(), State::HalfOpen);
+    advance(Duration::from_nanos(1)).await;
+    assert_eq!(circuit.state(), State::Open);
+    // What comes after that renews nothing, and its end says nothing.
+    pipe.send(Step::Data("too late"));
+    assert_pending!(read(&mut body));
+    advance(29 * SECOND).await;
+    drop(pipe);
+    assert_ready!(read(&mut body)).unwrap();
+    assert_eq!(circuit.snapshot().time_left, Some(SECOND));
+    // An ordinary call that falls silent says nothing at all.
+    circuit.reset();
+    let _pipe = server.answers();
+    let mut body = call(&mut stack).await.unwrap();
+    assert_pending!(read(&mut body));
+    advance(3600 * SECOND).await;
+    assert_eq!(
+        (circuit.state(), circuit.snapshot().streak),
+        (State::Closed, 0)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_dropped_while_its_body_streams_never_wedges_the_circuit() {
+    let lease = 30 * SECOND;
+    for rule in [
+        Cancelled::Ignore,
+        Cancelled::Release,
+        Cancelled::Failure,
+        Cancelled::FailureAfter(SECOND),
+        Cancelled::FailureAfter(3 * SECOND),
+    ] {
+        let server = Server::default();
+        let layer = breaker().on_cancel(rule).judge(EndOfBody);
+        let circuit = layer.handle();
+        let mut stack = layer.layer(server.clone());
+        server.fails();
+        call(&mut stack).await.unwrap_err();
+        advance(30 * SECOND).await;
+        for n in 0..1_000 {
+            let pipe = server.answers();
+            let mut body = call(&mut stack).await.unwrap();
+            advance(2 * SECOND).await;
+            if n % 2 == 0 {
+                pipe.send(Step::Data("one"));
+                assert_pending!(read(&mut body));
+            }
+            assert!(!circuit.would_allow(), "one slot");
+            drop(body);
+            let wait = match rule {
+                Cancelled::Ignore if n % 2 == 0 => lease + 30 * SECOND,
+                Cancelled::Ignore => lease + 28 * SECOND,
+                Cancelled::Failure => 30 * SECOND,
+                Cancelled::FailureAfter(least) if least < 2 * SECOND => 30 * SECOND,
+                _ => Duration::ZERO,
+            };
+            if !wait.is_zero() {
+                advance(wait.checked_sub(Duration::from_nanos(1)).unwrap()).await;
+                assert!(!circuit.would_allow(), "{rule:?}");
+                advance(Duration::from_nanos(1)).await;
+            }
+            assert!(circuit.would_allow(), "{rule:?}");
+        }
+        let pipe = server.answers();
+        let mut body = call(&mut stack).await.unwrap();
+        drop(pipe);
+        assert_ready!(read(&mut body)).unwrap();
+        assert_eq!(circuit.state(), State::Closed);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_that_failed_or_says_nothing_is_judged_at_once() {
+    let server = Server::default();
+    let layer = breaker()
+        .classify(|result: Result<&Response<Piped>, &BoxError>| match result {
+            Ok(response) if response.status().is_success() => Outcome::Success,
+            Ok(response) if response.status().is_client_error() => Outcome::Neutral,
+            _ => Failure::transient().into(),
+        })
+        .judge(EndOfBody);
+    let circuit = layer.handle();
+    let mut stack = layer.layer(server.clone());
+    let _pipe = server.answers_with(StatusCode::BAD_GATEWAY);
+    let body = call(&mut stack).await.unwrap();
+    assert_eq!(circuit.state(), State::Open);
+    drop(body);
+    advance(30 * SECOND).await;
+    let pipe = server.answers_with(StatusCode::NOT_FOUND);
+    let mut body = call(&mut stack).await.unwrap();
+    assert_eq!(circuit.state(), State::HalfOpen);
+    assert!(circuit.would_allow(), "a neutral probe gave its slot back");
+    // The body says no more of it, whatever becomes of it.
+    pipe.send(Step::Error);
+    assert_ready!(read(&mut body)).unwrap_err();
+    assert!(circuit.would_allow());
+    assert_eq!(circuit.snapshot().trips, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_recorded_twice_and_a_body_that_is_over_stays_over() {
+    let server = Server::default();
+    let layer = CircuitBreakerLayer::new()
+        .failure_threshold(10)
+        .on_cancel(Cancelled::Failure)
+        .judge(EndOfBody);
+    let circuit = layer.handle();
+    let mut stack = layer.layer(server.clone());
+    // The inner body panics when it is polled after its end.
+    let pipe = server.answers();
+    let mut body = call(&mut stack).await.unwrap();
+    pipe.send(Step::Data("one"));
+    pipe.send(Step::Error);
+    assert_ready!(read(&mut body)).unwrap_err();
+    for _ in 0..3 {
+        assert_ready!(read(&mut body)).unwrap();
+        assert!(body.is_end_stream());
+        assert_eq!(body.size_hint().exact(), Some(0));
+    }
+    drop(body);
+    assert_eq!(circuit.snapshot().streak, 1);
+    let pipe = server.answers();
+    let mut body = call(&mut stack).await.unwrap();
+    drop(pipe);
+    for _ in 0..3 {
+        assert_ready!(read(&mut body)).unwrap();
+    }
+    drop(body);
+    assert_eq!(circuit.snapshot().streak, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_has_given_all_it_announced_has_ended_though_nobody_asks() {
+    // As a server does that writes a response with a `Content-Length`.
+    let layer = breaker().on_cancel(Cancelled::Failure).judge(EndOfBody);
+    let circuit = layer.handle();
+    let mut full = layer.layer(service_fn(|_: Request<()>| async {
+        Ok::<_, BoxError>(Response::new(Full::new(Bytes::from("whole"))))
+    }));
+    let mut body = call(&mut full).await.unwrap();
+    body.frame().await.unwrap().unwrap();
+    assert!(body.is_end_stream());
+    drop(body);
+    assert_eq!(circuit.state(), State::Closed);
+    // An empty one ends with its head.
+    let mut empty = layer.layer(service_fn(|_: Request<()>| async {
+        Ok::<_, BoxError>(Response::new(Full::new(Bytes::new())))
+    }));
+    drop(call(&mut empty).await.unwrap());
+    assert_eq!(circuit.state(), State::Closed);
+    // One that tells its length, and cannot say that nothing follows.
+    for (read_on, state) in [(false, State::Closed), (true, State::Open)] {
+        let (pipe, mut inner) = piped();
+        inner.hint = SizeHint::with_exact(6);
+        let server = Server::default();
+        let answer = Ok(Response::new(inner));
+        server.answers.lock().unwrap().push(answer);
+        let mut stack = layer.layer(server);
+        let mut body = call(&mut stack).await.unwrap();
+        assert_eq!(body.size_hint().exact(), Some(6), "the hint passes through");
+        pipe.send(Step::Data("abc"));
+        pipe.send(Step::Data("def"));
+        assert_pending!(read(&mut body));
+        assert_eq!(body.size_hint().exact(), Some(0));
+        if read_on {
+            // What follows still counts.
+            pipe.send(Step::Error);
+            assert_ready!(read(&mut body)).unwrap_err();
+        }
+        drop(body);
+        assert_eq!(circuit.state(), state);
+    }
+    circuit.reset();
+    // And one that breaks off before.
+    let (pipe, mut inner) = piped();
+    inner.hint = SizeHint::with_exact(6);
+    let server = Server::default();
+    let answer = Ok(Response::new(inner));
+    server.answers.lock().unwrap().push(answer);
+    let mut body = call(&mut layer.layer(server)).await.unwrap();
+    pipe.send(Step::Data("abc"));
+    assert_pending!(read(&mut body));
+    drop(body);
+    assert_eq!(circuit.state(), State::Open);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_panics_has_failed_and_an_inspector_that_panics_has_cancelled() {
+    for rule in [Cancelled::Release, Cancelled::Failure] {
+        let server = Server::default();
+        let layer = CircuitBreakerLayer::new()
+            .failure_threshold(10)
+            .on_cancel(rule)
+            .judge(
+                EndOfBody.inspect(|frame: &Frame<Bytes>| -> Option<Outcome> {
+                    let fatal = frame.data_ref().is_some_and(|data| data == "panic");
+                    assert!(!fatal, "the inspector panics");
+                    None
+                }),
+            );
+        let circuit = layer.handle();
+        let mut stack = layer.layer(server.clone());
+        let pipe = server.answers();
+        let mut body = call(&mut stack).await.unwrap();
+        pipe.send(Step::Panic);
+        catch_unwind(AssertUnwindSafe(|| read(&mut body))).unwrap_err();
+        assert_eq!(circuit.snapshot().streak, 1, "before the body is dropped");
+        drop(body);
+        let pipe = server.answers();
+        let mut body = call(&mut stack).await.unwrap();
+        pipe.send(Step::Data("panic"));
+        catch_unwind(AssertUnwindSafe(|| read(&mut body))).unwrap_err();
+        let counted = if rule == Cancelled::Failure { 2 } else { 1 };
+        assert_eq!(circuit.snapshot().streak, counted);
+        drop(body);
+        assert_eq!(circuit.snapshot().streak, counted);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_inspects_gives_the_verdict_before_the_end_and_the_rest_passes() {
+    let server = Server::default();
+    let layer = breaker().judge(EndOfBody.inspect(ErrorEvents::new()));
+    let circuit = layer.handle();
+    let mut stack = layer.layer(server.clone());
+    let pipe = server.answers();
+    let body = call(&mut stack).await.unwrap();
+    pipe.send(Step::Data("data: {\"text\":\"a\"}\n\nevent: er"));
+    pipe.send(Step::Data("ror\ndata: overloaded\n\n"));
+    let mut body = Box::pin(body);
+    body.frame().await.unwrap().unwrap();
+    assert_eq!(circuit.state(), State::Closed);
+    body.frame().await.unwrap().unwrap();
+    assert_eq!(circuit.state(), State::Open);
+    pipe.send(Step::Data("data: the rest\n\n"));
+    let rest = body.frame().await.unwrap().unwrap().into_data().unwrap();
+    assert_eq!(rest, "data: the rest\n\n");
+    drop(pipe);
+    assert!(body.frame().await.is_none());
+    assert_eq!(circuit.snapshot().trips, 1);
+}
+
+/// Wants a status in the trailers.
+#[derive(Clone, Default)]
+struct Status {
+    wanted: bool,
+}
+
+impl Inspect<Bytes> for Status {
+    fn head(&mut self, status: StatusCode, headers: &HeaderMap) {
+        assert_eq!(status, StatusCode::OK);
+        self.wanted = !headers.contains_key("status");
+    }
+
+    fn frame(&mut self, frame: &Frame<Bytes>) -> Option<Outcome> {
+        let status = frame.trailers_ref()?.get("status")?;
+        Some(match status.as_bytes() {
+            b"0" => Outcome::Success,
+            b"1" => Outcome::Neutral,
+            _ => Failure::transient().into(),
+        })
+    }
+
+    fn end(&mut self) -> Outcome {
+        if self.wanted {
+            Failure::transient().into()
+        } else {
+            Outcome::Success
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn trailers_are_seen_and_pass_through() {
+    let server = Server::default();
+    let layer = CircuitBreakerLayer::new()
+        .failure_threshold(10)
+        .judge(EndOfBody.inspect(Status::default()));
+    let circuit = layer.handle();
+    let mut stack = layer.layer(server.clone());
+    for (status, streak) in [
+        (Some("2"), 1),
+        (Some("1"), 1),
+        (None, 2),
+        (Some("2"), 3),
+        (Some("0"), 0),
+    ] {
+        let pipe = server.answers();
+        let body = call(&mut stack).await.unwrap();
+        pipe.send(Step::Data("answer"));
+        let mut trailers = HeaderMap::new();
+        if let Some(status) = status {
+            trailers.insert("status", HeaderValue::from_static(status));
+        }
+        pipe.send(Step::Trailers(trailers.clone()));
+        drop(pipe);
+        let answer = body.collect().await.unwrap();
+        assert_eq!(answer.trailers(), Some(&trailers));
+        assert_eq!(answer.to_bytes(), "answer");
+        assert_eq!(circuit.snapshot().streak, streak, "{status:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_soft_refusal_is_judged_already() {
+    let server = Server::default();
+    let layer = breaker()
+        .on_cancel(Cancelled::Failure)
+        .refuse_with(|_: Request<()>, _| {
+            let (pipe, body) = piped();
+            pipe.send(Step::Data("try later"));
+            Ok::<_, BoxError>(Response::new(body))
+        })
+        .judge(EndOfBody);
+    let circuit = layer.handle();
+    let mut stack = layer.layer(server.clone());
+    server.fails();
+    call(&mut stack).await.unwrap_err();
+    for read in [true, false] {
+        let body = call(&mut stack).await.unwrap();
+        if read {
+            assert_eq!(body.collect().await.unwrap().to_bytes(), "try later");
+        }
+    }
+    advance(30 * SECOND).await;
+    assert!(circuit.would_allow(), "its bodies moved nothing");
+    let text: ResponseBody<Full<Bytes>> = "made of a text".to_owned().into();
+    assert_eq!(text.collect().await.unwrap().to_bytes(), "made of a text");
+    let empty = ResponseBody::<Full<Bytes>>::default();
+    assert!(empty.collect().await.unwrap().to_bytes().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_may_be_dropped_or_read_on_another_thread() {
+    let server = Server::default();
+    let layer = CircuitBreakerLayer::new()
+        .on_cancel(Cancelled::Failure)
+        .judge(EndOfBody);
+    let circuit = layer.handle();
+    let mut stack = layer.layer(server.clone());
+    let _pipe = server.answers();
+    let body = call(&mut stack).await.unwrap();
+    std::thread::spawn(move || drop(body)).join().unwrap();
+    assert_eq!(circuit.snapshot().streak, 1);
+    let pipe = server.answers();
+    let mut body = call(&mut stack).await.unwrap();
+    drop(pipe);
+    std::thread::spawn(move || assert_ready!(read(&mut body)).unwrap())
+        .join()
+        .unwrap();
+    assert_eq!(circuit.snapshot().streak, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_from_before_the_trip_is_stale_when_it_ends() {
+    let server = Server::default();
+    let layer = breaker().judge(EndOfBody);
+    let circuit = layer.handle();
+    let mut stack = layer.layer(server.clone());
+    let good = server.answers();
+    let mut early = call(&mut stack).await.unwrap();
+    let bad = server.answers();
+    let mut late = call(&mut stack).await.unwrap();
+    server.fails();
+    call(&mut stack).await.unwrap_err();
+    advance(10 * SECOND).await;
+    drop(good);
+    assert_ready!(read(&mut early)).unwrap();
+    assert_eq!(circuit.state(), State::Open);
+    assert_eq!(circuit.snapshot().time_left, Some(20 * SECOND));
+    bad.send(Step::Error);
+    assert_ready!(read(&mut late)).unwrap_err();
+    assert_eq!(circuit.snapshot().time_left, Some(30 * SECOND));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_is_read_pins_its_key() {
+    let server = Server::default();
+    let layer = breaker()
+        .judge(EndOfBody)
+        .per_owned_key(|req: &Request<()>| req.uri().path().to_owned(), 1);
+    let circuits = layer.handle();
+    let mut stack = layer.layer(server.clone());
+    let pipe = server.answers();
+    let mut body = call(&mut stack).await.unwrap();
+    let _other = server.answers();
+    let other = Request::builder().uri("/other").body(()).unwrap();
+    drop(stack.ready().await.unwrap().call(other).await.unwrap());
+    assert_eq!(circuits.keys(), ["/"], "the other call is unguarded");
+    pipe.send(Step::Error);
+    assert_ready!(read(&mut body)).unwrap_err();
+    assert_eq!(circuits.state("/"), State::Open);
+}
+
+// ===== the other layers =====
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_fails_in_its_body_is_not_sent_elsewhere_but_the_next_one_is() {
+    let (primary, backup) = (Server::default(), Server::default());
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let events = Arc::clone(&told);
+    let layer = FallbackLayer::new("gpt-5")
+        .backup("claude", backup.clone())
+        .trip_threshold(1)
+        .max_fail_count(1)
+        .same_turn(|_: &Request<()>| Some(Request::new(())))
+        .served_by(|response: &mut Response<Piped>, name: &str| {
+            let name = HeaderValue::from_str(name).unwrap();
+            response.headers_mut().insert("served-by", name);
+        })
+        .observe(move |event: &Event<'_>| {
+            if let Event::Served { by, outcome, .. } = event {
+                events.lock().unwrap().push(((*by).to_owned(), *outcome));
+            }
+        })
+        .judge(EndOfBody);
+    let chain = layer.handle();
+    let mut stack = layer.layer(primary.clone());
+    for (server, name, state) in [
+        (&primary, "gpt-5", FallbackState::Primary),
+        (&backup, "claude", FallbackState::Fallback),
+    ] {
+        assert_eq!(chain.state(), state);
+        let pipe = server.answers();
+        let response = stack.ready().await.unwrap();
+        let response = response.call(Request::new(())).await.unwrap();
+        assert_eq!(response.headers()["served-by"], name);
+        let mut body = response.into_body();
+        pipe.send(Step::Data("an answer begins"));
+        assert_pending!(read(&mut body));
+        pipe.send(Step::Error);
+        assert_eq!(
+            assert_ready!(read(&mut body)).unwrap_err().to_string(),
+            "cut"
+        );
+    }
+    let failed = Outcome::Failure(Failure::transient());
+    let turns = [("gpt-5".to_owned(), failed), ("claude".to_owned(), failed)];
+    assert_eq!(*told.lock().unwrap(), turns);
+    let snapshot = chain.snapshot();
+    assert_eq!(snapshot.entries[0].strikes, 1);
+    let refused = call(&mut stack).await.unwrap_err();
+    let refusal = Refusal::find(&*refused).unwrap();
+    assert_eq!(refusal.reason(), Reason::FallbackExhausted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_that_failed_goes_on_to_the_next_entry_within_the_turn() {
+    let (primary, backup) = (Server::default(), Server::default());
+    let layer = FallbackLayer::new("gpt-5")
+        .backup("claude", backup.clone())
+        .same_turn(|_: &Request<()>| Some(Request::new(())))
+        .judge(EndOfBody);
+    let chain = layer.handle();
+    let mut stack = layer.layer(primary.clone());
+    primary.fails();
+    let pipe = backup.answers();
+    let mut body = call(&mut stack).await.unwrap();
+    assert_eq!(chain.snapshot().consecutive_failures, 1);
+    assert_eq!(chain.snapshot().entries[0].strikes, 0);
+    pipe.send(Step::Error);
+    assert_ready!(read(&mut body)).unwrap_err();
+    assert_eq!(
+        chain.snapshot().entries[0].strikes,
+        1,
+        "who served, not who failed first"
+    );
+    assert_eq!(chain.snapshot().consecutive_failures, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fallbacks_probe_is_out_until_its_body_ends_and_lives_by_its_frames() {
+    let (primary, backup) = (Server::default(), Server::default());
+    let layer = FallbackLayer::new("gpt-5")
+        .backup("claude", backup.clone())
+        .trip_threshold(1)
+        .recovery_successes_needed(1)
+        .judge(EndOfBody);
+    let chain = layer.handle();
+    let mut stack = layer.layer(primary.clone());
+    primary.fails();
+    call(&mut stack).await.unwrap_err();
+    advance(60 * SECOND).await;
+    let pipe = primary.answers();
+    let mut probe = call(&mut stack).await.unwrap();
+    for _ in 0..10 {
+        // The lease is 120 s.
+        advance(100 * SECOND).await;
+        pipe.send(Step::Data("more"));
+        assert_pending!(read(&mut probe));
+        let beside = backup.answers();
+        let mut body = call(&mut stack).await.unwrap();
+        drop(beside);
+        assert_ready!(read(&mut body)).unwrap();
+        assert_eq!(chain.state(), FallbackState::Recovering);
+        assert_eq!(chain.snapshot().lease_left, Some(120 * SECOND));
+    }
+    drop(pipe);
+    assert_ready!(read(&mut probe)).unwrap();
+    assert_eq!(chain.state(), FallbackState::Primary);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tripwire_counts_the_errors_of_bodies_and_its_probe_ends_with_one() {
+    let server = Server::default();
+    let layer = TripwireLayer::new()
+        .max_turns(100)
+        .digest(|_: &Request<()>| None::<Digest>)
+        .judge(EndOfBody);
+    let fence = layer.handle();
+    let mut stack = layer.layer(server.clone());
+    for errors in 1..=3 {
+        let pipe = server.answers();
+        let mut body = call(&mut stack).await.unwrap();
+        assert_eq!(fence.snapshot().errors, errors - 1);
+        pipe.send(Step::Data("one"));
+        pipe.send(Step::Error);
+        assert_ready!(read(&mut body)).unwrap_err();
+        assert_eq!(fence.snapshot().errors, errors);
+    }
+    assert_eq!(fence.state(), State::Open);
+    for (clean, state) in [(false, State::Open), (true, State::Closed)] {
+        for _ in 0..4 {
+            call(&mut stack).await.unwrap_err();
+        }
+        let pipe = server.answers();
+        let mut body = call(&mut stack).await.unwrap();
+        assert_eq!(fence.state(), State::HalfOpen);
+        if !clean {
+            pipe.send(Step::Error);
+        }
+        drop(pipe);
+        assert_eq!(assert_ready!(read(&mut body)).is_ok(), clean);
+        assert_eq!(fence.state(), state);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tripwires_probe_that_is_dropped_in_its_body_re_arms_by_refusals() {
+    let server = Server::default();
+    let layer = TripwireLayer::new()
+        .error_limit(1)
+        .max_turns(100)
+        .digest(|_: &Request<()>| None::<Digest>)
+        .judge(EndOfBody);
+    let fence = layer.handle();
+    let mut stack = layer.layer(server.clone());
+    server.fails();
+    call(&mut stack).await.unwrap_err();
+    for _ in 0..3 {
+        for _ in 0..4 {
+            call(&mut stack).await.unwrap_err();
+        }
+        let _pipe = server.answers();
+        drop(call(&mut stack).await.unwrap());
+        assert_eq!(fence.state(), State::Open);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_tripwire_compares_is_the_answer_as_it_came() {
+    let server = Server::default();
+    let layer = TripwireLayer::new()
+        .max_turns(100)
+        .digest(|_: &Request<()>| Some(Digest::of("the same")))
+        .same_result(|response: &Response<Piped>| Some(Digest::of(response.status().as_str())))
+        .judge(EndOfBody);
+    let mut stack = layer.layer(server.clone());
+    let mut calls = 0;
+    for status in [200, 201, 202, 203, 200, 200] {
+        let pipe = server.answers_with(StatusCode::from_u16(status).unwrap());
+        let mut body = call(&mut stack).await.unwrap();
+        drop(pipe);
+        assert_ready!(read(&mut body)).unwrap();
+        calls += 1;
+    }
+    assert_eq!(calls, 6);
+    call(&mut stack).await.unwrap_err();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stack_of_all_three_judges_one_body_at_its_end() {
+    let server = Server::default();
+    let breaker = breaker().judge(EndOfBody);
+    let fallback = FallbackLayer::new("gpt-5").judge(EndOfBody);
+    let tripwire = TripwireLayer::new()
+        .digest(|_: &Request<()>| None::<Digest>)
+        .judge(EndOfBody);
+    let (circuit, chain, fence) = (breaker.handle(), fallback.handle(), tripwire.handle());
+    let mut stack = tower::ServiceBuilder::new()
+        .layer(tripwire)
+        .layer(fallback)
+        .layer(breaker)
+        .service(server.clone());
+    let pipe = server.answers();
+    let body = call(&mut stack).await.unwrap();
+    pipe.send(Step::Data("one"));
+    pipe.send(Step::Error);
+    body.collect().await.unwrap_err();
+    assert_eq!(circuit.state(), State::Open);
+    assert_eq!(chain.snapshot().consecutive_failures, 1);
+    assert_eq!(fence.snapshot().errors, 1);
+    // A refusal of the circuit is a failed turn of the chain, and nothing to the fence.
+    call(&mut stack).await.unwrap_err();
+    assert_eq!(chain.snapshot().consecutive_failures, 2);
+    assert_eq!(fence.snapshot().errors, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_type_that_cannot_be_stays_as_it_is() {
+    let mut stack = breaker()
+        .refuse_with(|_: Request<()>, _| {
+            Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
+        })
+        .judge(EndOfBody)
+        .layer(service_fn(|_: Request<()>| async {
+            Ok::<_, Infallible>(Response::new(Full::new(Bytes::from("fine"))))
+        }));
+    let Ok(ready) = stack.ready().await;
+    let Ok(response) = ready.call(Request::new(())).await;
+    assert_eq!(
+        response.into_body().collect().await.unwrap().to_bytes(),
+        "fine"
+    );
+}
