@@ -338,3 +338,59 @@ fn a_guarded_service_its_layer_and_its_future_can_be_named_and_stored() {
     agent.tool = agent.layer.layer(tower::service_fn(tool));
     assert!(agent.asked.is_some());
 }
+
+#[cfg(feature = "http")]
+mod http {
+    use http_body_util::{Empty, Full};
+    use hyper::body::Bytes;
+    use tower_breaker::Head;
+    use tower_breaker::http::{EndOfBody, ErrorEvents, InspectBody, ResponseBody};
+
+    use super::*;
+
+    type Judged<S, J> = CircuitBreaker<S, ErrorsAsFailures, AsBoxError, One, J>;
+
+    #[test]
+    fn a_body_is_what_it_wraps_and_a_permit_takes_nothing_away() {
+        assert_eq!(traits!(ResponseBody<Whole>), BUT_CLONE);
+        assert_eq!(traits!(ResponseBody<NoSend>), [false, false, true, false]);
+        assert_eq!(traits!(ResponseBody<NoSync>), [true, false, true, false]);
+        assert_eq!(traits!(ResponseBody<NoUnpin>), [true, true, false, false]);
+        // And who inspects it, whom nothing pins.
+        assert_eq!(
+            traits!(ResponseBody<Whole, NoSend>),
+            [false, false, true, false]
+        );
+        assert_eq!(traits!(ResponseBody<Whole, NoUnpin>), BUT_CLONE);
+        for simple in [traits!(Head), traits!(EndOfBody), traits!(ErrorEvents)] {
+            assert_eq!(simple, ALL);
+        }
+        assert_eq!(traits!(InspectBody<NoClone>), BUT_CLONE);
+        assert_eq!(traits!(Judged<Whole, Head>), ALL);
+        assert_eq!(traits!(Judged<Whole, EndOfBody>), ALL);
+        assert_eq!(traits!(Judged<Whole, InspectBody<NoSend>>), traits!(NoSend));
+        assert_eq!(traits!(Judged<Whole, InspectBody<NoClone>>), BUT_CLONE);
+        assert!(is!(ResponseBody<Whole, NoClone>: Debug));
+        assert!(is!(InspectBody<NoClone>: Debug));
+    }
+
+    #[test]
+    fn a_judge_that_knows_nothing_takes_no_room_and_a_body_80_bytes() {
+        assert_eq!(
+            size_of::<Judged<u8, EndOfBody>>(),
+            size_of::<CircuitBreaker<u8>>()
+        );
+        for (wrapped, inner) in [
+            (
+                size_of::<ResponseBody<Full<Bytes>>>(),
+                size_of::<Full<Bytes>>(),
+            ),
+            (
+                size_of::<ResponseBody<Empty<Bytes>>>(),
+                size_of::<Empty<Bytes>>(),
+            ),
+        ] {
+            assert!(wrapped <= inner + 80, "{wrapped} bytes");
+        }
+    }
+}
