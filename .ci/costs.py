@@ -28,6 +28,11 @@ LIMITS = {
     "fallback.primary": ("bare.success", 3, 0),
     "fallback.rewriting": ("bare.success", 3, 0),
     "tripwire.success": ("bare_lines.success", 4, 0),
+    # Of a frame, and not of a call.
+    "body.of_a_call": ("bare_frames.frame", 0, 0),
+    "body.of_a_turn": ("bare_frames.frame", 0, 0),
+    "body.in_a_fence": ("bare_frames.frame", 0, 0),
+    "body.of_a_probe": ("bare_frames.frame", 1, 1),
 }
 
 

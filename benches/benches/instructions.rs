@@ -6,8 +6,10 @@
 
 use gungraun::prelude::*;
 use gungraun::{Callgrind, EventKind};
+use http_body::Body;
 use tower_breaker_benches::{
-    Inner, Line, Lines, ToolCall, Tools, calls, calls_by_key, calls_by_turns, calls_of_lines,
+    Endless, Inner, Line, Lines, ToolCall, Tools, calls, calls_by_key, calls_by_turns,
+    calls_of_lines, frames,
     guarded::{self, KEYS, warm},
 };
 use tower_service::Service;
@@ -20,6 +22,7 @@ const BARE: u64 = 10;
 const BARE_BY_TURNS: u64 = 8;
 const BARE_PER_KEY: u64 = 11;
 const BARE_LINES: u64 = 12;
+const BARE_FRAMES: u64 = 36;
 
 /// What a run may cost beside its calls: the loop's start and end.
 const ONCE: u64 = 1_000;
@@ -144,6 +147,27 @@ fn tripwire<S: Service<Line>>(service: S) -> S {
     run_lines(service)
 }
 
+fn run_frames<B: Body + Unpin>(mut body: B) -> B {
+    frames(&mut body, CALLS);
+    body
+}
+
+#[library_benchmark]
+#[bench::frame(args = (Endless::default()), config = limit(BARE_FRAMES))]
+fn bare_frames<B: Body + Unpin>(body: B) -> B {
+    run_frames(body)
+}
+
+// A frame, not a call.
+#[library_benchmark]
+#[bench::of_a_call(args = (guarded::body()), config = limit(BARE_FRAMES + 60))]
+#[bench::of_a_turn(args = (guarded::body_of_a_turn()), config = limit(BARE_FRAMES + 60))]
+#[bench::in_a_fence(args = (guarded::body_in_a_fence()), config = limit(BARE_FRAMES + 60))]
+#[bench::of_a_probe(args = (guarded::body_of_a_probe()), config = limit(BARE_FRAMES + 200))]
+fn body<B: Body + Unpin>(body: B) -> B {
+    run_frames(body)
+}
+
 library_benchmark_group!(
     name = breaker,
     benchmarks = [
@@ -156,7 +180,9 @@ library_benchmark_group!(
         per_key,
         fallback,
         bare_lines,
-        tripwire
+        tripwire,
+        bare_frames,
+        body
     ]
 );
 

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use tower_breaker::{CircuitBreakerLayer, FallbackLayer, Refusal, TripwireLayer};
+use http::Response;
+use http_body::Body;
+use tower_breaker::{CircuitBreakerLayer, EndOfBody, FallbackLayer, Refusal, TripwireLayer};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::{Failed, Inner, Line, Lines, POISON, ToolCall, Tools, calls, drive};
+use crate::{Failed, Inner, Line, Lines, POISON, Streams, ToolCall, Tools, calls, drive};
 
 /// A cooldown that outlasts every measurement.
 pub const FOREVER: Duration = Duration::from_secs(24 * 60 * 60);
@@ -132,6 +134,50 @@ pub fn fallback_rewriting() -> impl Service<u64, Response = u64> + Clone + Send 
 #[must_use]
 pub fn fence() -> impl Service<Line, Response = u64> + Clone + Send + 'static {
     TripwireLayer::new().max_turns(u32::MAX).layer(Lines)
+}
+
+/// The body of an ordinary call of a circuit that judges at the end of it.
+///
+/// # Panics
+///
+/// If the call is refused, for a tripwire's and a fallback's as well.
+#[must_use]
+pub fn body() -> impl Body + Unpin {
+    body_of(CircuitBreakerLayer::new().judge(EndOfBody).layer(Streams))
+}
+
+/// The body of a probe.
+#[must_use]
+pub fn body_of_a_probe() -> impl Body + Unpin {
+    let layer = CircuitBreakerLayer::new()
+        .failure_threshold(1)
+        .recovery_duration(Duration::ZERO)
+        .probe_timeout(FOREVER)
+        .judge(EndOfBody);
+    let mut service = layer.layer(Streams);
+    assert!(drive(&mut service, POISON).is_err());
+    body_of(service)
+}
+
+/// The body of a turn of a healthy primary.
+#[must_use]
+pub fn body_of_a_turn() -> impl Body + Unpin {
+    body_of(
+        FallbackLayer::new("primary")
+            .judge(EndOfBody)
+            .layer(Streams),
+    )
+}
+
+/// The body of a call inside a fence.
+#[must_use]
+pub fn body_in_a_fence() -> impl Body + Unpin {
+    body_of(TripwireLayer::new().judge(EndOfBody).layer(Streams))
+}
+
+fn body_of<B>(mut service: impl Service<u64, Response = Response<B>>) -> B {
+    let response = drive(&mut service, 7);
+    response.ok().expect("admitted").into_body()
 }
 
 /// Fails `failures` calls, and makes sure that the next one is refused: an inner service would answer

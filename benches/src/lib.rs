@@ -10,10 +10,12 @@ use std::{
     fmt,
     future::{Ready, ready},
     hint::black_box,
-    pin::pin,
+    pin::{Pin, pin},
     task::{Context, Poll, Waker},
 };
 
+use http::Response;
+use http_body::{Body, Frame};
 use tower_service::Service;
 
 pub mod allocator;
@@ -104,6 +106,65 @@ impl Service<u64> for Sure {
     #[inline]
     fn call(&mut self, request: u64) -> Self::Future {
         ready(Ok(request))
+    }
+}
+
+/// A body that always has one more frame, until it has given as many as there are numbers.
+#[derive(Debug, Default)]
+pub struct Endless {
+    frames: u64,
+}
+
+impl Body for Endless {
+    type Data = &'static [u8];
+    type Error = Failed;
+
+    #[inline]
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<&'static [u8]>, Failed>>> {
+        self.frames += 1;
+        let token: &'static [u8] = b"a token";
+        Poll::Ready((self.frames != u64::MAX).then(|| Ok(Frame::data(token))))
+    }
+}
+
+/// The inner service of calls whose answer is a stream.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Streams;
+
+impl Service<u64> for Streams {
+    type Response = Response<Endless>;
+    type Error = Failed;
+    type Future = Ready<Result<Response<Endless>, Failed>>;
+
+    #[inline]
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Failed>> {
+        Poll::Ready(Ok(()))
+    }
+
+    #[inline]
+    fn call(&mut self, request: u64) -> Self::Future {
+        ready(if request == POISON {
+            Err(Failed)
+        } else {
+            Ok(Response::new(Endless::default()))
+        })
+    }
+}
+
+/// Reads so many frames of a body.
+///
+/// # Panics
+///
+/// If it has fewer.
+#[inline(always)]
+pub fn frames<B: Body + Unpin>(body: &mut B, frames: u64) {
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..frames {
+        let frame = black_box(Pin::new(&mut *body).poll_frame(&mut context));
+        assert!(matches!(frame, Poll::Ready(Some(Ok(_)))));
     }
 }
 

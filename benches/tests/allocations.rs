@@ -4,7 +4,7 @@ use tower_breaker::Refusal;
 use tower_breaker_benches::{
     ToolCall,
     allocator::{Allocated, Counting, allocated},
-    calls, calls_by_key, calls_by_turns, drive,
+    calls, calls_by_key, calls_by_turns, drive, frames,
     guarded::{self, KEYS, warm},
 };
 use tower_service::Service;
@@ -57,6 +57,18 @@ fn a_success_allocates_nothing() {
 fn a_turn_of_a_healthy_primary_allocates_nothing() {
     assert_eq!(of_calls(guarded::fallback()), NOTHING);
     assert_eq!(of_calls(guarded::fallback_rewriting()), NOTHING);
+}
+
+#[test]
+fn a_frame_of_a_body_allocates_nothing() {
+    fn of_frames(mut body: impl http_body::Body + Unpin) -> Allocated {
+        frames(&mut body, 2);
+        allocated(|| frames(&mut body, CALLS)).1
+    }
+    assert_eq!(of_frames(guarded::body()), NOTHING);
+    assert_eq!(of_frames(guarded::body_of_a_turn()), NOTHING);
+    assert_eq!(of_frames(guarded::body_in_a_fence()), NOTHING);
+    assert_eq!(of_frames(guarded::body_of_a_probe()), NOTHING);
 }
 
 #[test]
