@@ -572,6 +572,29 @@ async fn trailers_are_seen_and_pass_through() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_reader_who_leaves_trailers_that_have_to_come_has_gone_away() {
+    for (rule, streak) in [(Cancelled::Ignore, 0), (Cancelled::Failure, 1)] {
+        let layer = CircuitBreakerLayer::new()
+            .on_cancel(rule)
+            .judge(EndOfBody.inspect(Status::default()));
+        let circuit = layer.handle();
+        let (pipe, mut inner) = piped();
+        inner.hint = SizeHint::with_exact(3);
+        let server = Server::default();
+        server
+            .answers
+            .lock()
+            .unwrap()
+            .push(Ok(Response::new(inner)));
+        let mut body = call(&mut layer.layer(server)).await.unwrap();
+        pipe.send(Step::Data("abc"));
+        assert_pending!(read(&mut body));
+        drop(body);
+        assert_eq!(circuit.snapshot().streak, streak, "{rule:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_soft_refusal_is_judged_already() {
     let server = Server::default();
     let layer = breaker()

@@ -260,7 +260,7 @@ impl<I> Watch<I> {
     where
         I: Inspect<D>,
     {
-        if let Some(outcome) = self.inspect(|held| Some(held.ending())) {
+        if let Some(outcome) = self.inspect(|held| Some(held.inspect.end())) {
             self.record(outcome);
         }
     }
@@ -294,9 +294,10 @@ impl<I> Watch<I> {
         if self.failing_if_unwound(|| inner.is_end_stream()) {
             self.end();
         } else if self.failing_if_unwound(|| inner.size_hint().exact()) == Some(0) {
-            // Trailers may follow.
+            // Trailers may follow. Where they have to, a reader who leaves them has gone away early.
             self.inspect(|held| {
-                held.ending = Some(held.ending());
+                let failed = |outcome: &Outcome| matches!(outcome, Outcome::Failure(_));
+                held.ending = Some(held.inspect.end()).filter(|outcome| !failed(outcome));
                 None
             });
         }
@@ -337,18 +338,6 @@ impl<I> Watch<I> {
         let outcome = unwound.0.as_mut().and_then(f);
         mem::forget(unwound);
         outcome
-    }
-}
-
-impl<I> Held<I> {
-    fn ending<D>(&mut self) -> Outcome
-    where
-        I: Inspect<D>,
-    {
-        match self.ending {
-            Some(outcome) => outcome,
-            None => self.inspect.end(),
-        }
     }
 }
 
