@@ -243,7 +243,7 @@ impl Preset {
     #[inline]
     fn of(self, code: u16) -> Outcome {
         match code {
-            ..400 => Outcome::Success,
+            ..=399 => Outcome::Success,
             429 => Failure::rate_limited().into(),
             408 | 500.. => Failure::transient().into(),
             401..=404 if self == Preset::Models => Failure::fatal().into(),
