@@ -1,6 +1,7 @@
 //! Feature `http`: what heads of responses do to the layers, and refusals as responses.
 
 #![cfg(feature = "http")]
+#![allow(clippy::unchecked_time_subtraction)] // A test that goes below zero is to panic.
 
 use std::convert::Infallible;
 use std::time::{Duration, SystemTime};

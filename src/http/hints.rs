@@ -9,7 +9,7 @@ const SECOND: u64 = 1_000_000_000;
 
 /// Reads from a response's headers how long the server asked to be left alone.
 ///
-/// `retry-after-ms` goes first: OpenAI and Azure send it beside the standard header, and it is more exact. Then comes `Retry-After` (RFC 9110,
+/// `retry-after-ms` goes first: `OpenAI` and Azure send it beside the standard header, and it is more exact. Then comes `Retry-After` (RFC 9110,
 /// 10.2.3): seconds, with a fraction if need be, or a date. A date is measured against the response's own `Date`, so that neither side's clock need
 /// be right, and against the system's clock where there is none that can be read. Only a date reads a clock. Of a header that came several times the
 /// longest hint holds.
@@ -47,7 +47,7 @@ pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 
 /// Reads from the headers of a response to a call that was rate limited (`429`) when the limit that was hit is whole again.
 ///
-/// It reads `x-ratelimit-reset-requests` and `x-ratelimit-reset-tokens` as OpenAI, and those who speak its language, send them: durations with units (`1s`,
+/// It reads `x-ratelimit-reset-requests` and `x-ratelimit-reset-tokens` as `OpenAI`, and those who speak its language, send them: durations with units (`1s`,
 /// `6m0s`, `20ms`, `1h2m3.5s`), each only where `x-ratelimit-remaining-requests` or `-tokens` is `0`, and then the longer one. The time is that until
 /// *everything* is allowed again, so a call may well be let through earlier; therefore it comes after what [`retry_after`] says.
 ///
