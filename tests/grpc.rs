@@ -6,16 +6,18 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use std::vec;
 
 use bytes::Bytes;
+use futures::stream;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body::{Body, Frame};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full, StreamBody};
 use proptest::prelude::*;
 use tokio::time::advance;
-use tower::{BoxError, Service, ServiceBuilder, ServiceExt, service_fn};
+use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_breaker::grpc::{Code, Codes, SoftRefusal, retry_after};
-use tower_breaker::http::Inspect;
+use tower_breaker::http::{EndOfBody, Inspect};
 use tower_breaker::{
     CircuitBreakerLayer, Classify, ErrorsAsFailures, Failure, FailureKind, FallbackLayer,
     FallbackState, Outcome, Refusal, RefusalsAsFailures, State, TripwireLayer,
@@ -415,7 +417,7 @@ async fn a_breaker_trips_on_the_servers_faults_and_not_on_the_callers() {
 
 fn layer_on<L, S>(layer: &L, channel: &Channel) -> S
 where
-    L: tower::Layer<tower::util::BoxCloneService<Request<i32>, Answer, BoxError>, Service = S>,
+    L: Layer<tower::util::BoxCloneService<Request<i32>, Answer, BoxError>, Service = S>,
 {
     layer.layer(tower::util::BoxCloneService::new(channel.service()))
 }
@@ -474,6 +476,176 @@ async fn a_tripwire_counts_the_servers_faults_as_errors() {
         call(&mut service, asks(code)).await.unwrap();
     }
     assert_eq!(handle.state(), State::Open);
+}
+
+// ===== through the layers, at the end of the body =====
+
+type Stream = StreamBody<stream::Iter<vec::IntoIter<Result<Frame<Bytes>, BoxError>>>>;
+type Streamed = Response<Stream>;
+
+/// A response whose body sends these frames.
+fn streamed(frames: impl IntoIterator<Item = Result<Frame<Bytes>, BoxError>>) -> Streamed {
+    let frames: Vec<_> = frames.into_iter().collect();
+    Response::new(StreamBody::new(stream::iter(frames)))
+}
+
+/// What a server sends that ends a stream of two messages with a status.
+fn ended_with(fields: &[(&'static str, &str)]) -> Streamed {
+    streamed([message(), message(), Ok(Frame::trailers(map(fields)))])
+}
+
+fn ended(status: i32) -> Streamed {
+    ended_with(&[("grpc-status", &status.to_string())])
+}
+
+#[allow(clippy::unnecessary_wraps)] // It is an item of a stream.
+fn message() -> Result<Frame<Bytes>, BoxError> {
+    Ok(Frame::data(Bytes::from_static(b"\0\0\0\0\x01m")))
+}
+
+/// Asks for a response that is given with the request, and reads it to its end, as a client does; whether that went well.
+async fn read<S, B>(service: &mut S, answer: Streamed) -> bool
+where
+    S: Service<Streamed, Response = Response<B>, Error = BoxError>,
+    B: Body,
+{
+    let response = service.ready().await.unwrap().call(answer).await.unwrap();
+    response.into_body().collect().await.is_ok()
+}
+
+fn answers() -> impl Service<Streamed, Response = Streamed, Error = BoxError> + Clone {
+    service_fn(|answer: Streamed| async move { Ok::<_, BoxError>(answer) })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_breaker_hears_a_failure_in_the_trailers_and_the_wait_beside_it() {
+    let layer = CircuitBreakerLayer::new()
+        .classify(Codes::new())
+        .judge(EndOfBody.inspect(Codes::new()));
+    let circuit = layer.handle();
+    let mut service = layer.layer(answers());
+    for _ in 0..10 {
+        assert!(read(&mut service, ended(14)).await);
+        assert!(read(&mut service, ended(14)).await);
+        // The caller's own mistake ends no streak; a success does.
+        assert!(read(&mut service, ended(3)).await);
+        assert_eq!(circuit.snapshot().streak, 2);
+        assert!(read(&mut service, ended(0)).await);
+        assert_eq!(circuit.snapshot().streak, 0);
+    }
+    for last in [false, false, true] {
+        assert_eq!(circuit.state(), State::Closed);
+        let wait = if last { "45000" } else { "-1" };
+        let busy = ended_with(&[("grpc-status", "8"), ("grpc-retry-pushback-ms", wait)]);
+        assert!(read(&mut service, busy).await);
+    }
+    let refusal = circuit.try_acquire().unwrap_err();
+    assert_eq!(refusal.retry_after(), Some(Duration::from_secs(45)));
+    assert_eq!(refusal.last_failure(), Some(FailureKind::RateLimited));
+
+    advance(Duration::from_secs(45)).await;
+    let probe = service.ready().await.unwrap().call(ended(0)).await.unwrap();
+    assert_eq!(circuit.state(), State::HalfOpen);
+    probe.into_body().collect().await.unwrap();
+    assert_eq!(circuit.state(), State::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_ends_without_a_status_or_with_an_error_is_a_failure() {
+    let layer = CircuitBreakerLayer::new()
+        .failure_threshold(1)
+        .classify(Codes::new())
+        .judge(EndOfBody.inspect(Codes::new()));
+    let circuit = layer.handle();
+    let mut service = layer.layer(answers());
+    let without_status = Frame::trailers(map(&[("x-trace", "7")]));
+    for (answer, ends_well) in [
+        (streamed([message(), message()]), true),
+        (streamed([]), true),
+        (streamed([message(), Ok(without_status)]), true),
+        (streamed([message(), Err("cut".into())]), false),
+    ] {
+        assert_eq!(read(&mut service, answer).await, ends_well);
+        assert_eq!(circuit.state(), State::Open);
+        circuit.reset();
+    }
+    assert!(read(&mut service, ended(0)).await);
+    assert_eq!(circuit.state(), State::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trailers_only_status_counts_once_however_the_head_is_judged() {
+    let trailers_only = |status: i32| {
+        let mut answer = streamed([]);
+        let fields = map(&[("grpc-status", &status.to_string())]);
+        *answer.headers_mut() = fields;
+        answer
+    };
+    async fn counts<C>(layer: CircuitBreakerLayer<C>, trailers_only: impl Fn(i32) -> Streamed)
+    where
+        C: Classify<Streamed, BoxError> + Clone,
+    {
+        let layer = layer.judge(EndOfBody.inspect(Codes::new()));
+        let circuit = layer.handle();
+        let mut service = layer.layer(answers());
+        for (status, failures) in [(14, 1), (14, 2), (5, 2), (0, 0), (13, 1)] {
+            assert!(read(&mut service, trailers_only(status)).await);
+            assert_eq!(circuit.snapshot().streak, failures, "{status}");
+        }
+    }
+    counts(
+        CircuitBreakerLayer::new().classify(Codes::new()),
+        trailers_only,
+    )
+    .await;
+    counts(CircuitBreakerLayer::new(), trailers_only).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_strike_and_an_error_of_a_run_come_with_the_trailers() {
+    let fallback = FallbackLayer::new("large")
+        .backup("small", answers())
+        .max_fail_count(1)
+        .classify(Codes::models())
+        .judge(EndOfBody.inspect(Codes::models()));
+    let handle = fallback.handle();
+    let mut model = fallback.layer(answers());
+    assert!(read(&mut model, ended(14)).await);
+    assert_eq!(handle.state(), FallbackState::Primary);
+    assert!(read(&mut model, ended(5)).await);
+    assert_eq!(handle.state(), FallbackState::Fallback);
+    assert_eq!(handle.active_model().as_deref(), Some("small"));
+    assert!(read(&mut model, ended(14)).await);
+    assert_eq!(handle.active_model(), None);
+
+    let tripwire = TripwireLayer::new()
+        .digest(|_: &Streamed| None)
+        .error_limit(2)
+        .classify(Codes::new())
+        .judge(EndOfBody.inspect(Codes::new()));
+    let fence = tripwire.handle();
+    let mut tool = tripwire.layer(answers());
+    for status in [14, 0, 14, 3, 14] {
+        assert_eq!(fence.state(), State::Closed);
+        assert!(read(&mut tool, ended(status)).await);
+    }
+    assert_eq!(fence.state(), State::Open);
+}
+
+#[tokio::test]
+async fn a_soft_refusal_passes_beside_bodies_that_are_judged_at_their_end() {
+    let layer = CircuitBreakerLayer::new()
+        .classify(Codes::new())
+        .refuse(SoftRefusal)
+        .judge(EndOfBody.inspect(Codes::new()));
+    let circuit = layer.handle();
+    circuit.force_open();
+    let mut service = layer.layer(service_fn(|req: Request<i32>| async move {
+        Ok::<_, BoxError>(trailers_only(*req.body()))
+    }));
+    let soft = service.ready().await.unwrap().call(asks(0)).await.unwrap();
+    assert_eq!(soft.headers()["grpc-status"], "14");
+    assert!(soft.body().is_end_stream());
 }
 
 // ===== refusals =====

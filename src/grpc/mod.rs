@@ -24,10 +24,22 @@
 //! # In the head, and at the end
 //!
 //! As a classifier, `Codes` sees the head of a response: a trailers-only status, or the HTTP error of a proxy. A failure that comes after a
-//! body, even an empty one, is not in the head. To see it, give the layer the same codes twice: `.classify(Codes::new())` for the head and
-//! `.judge(EndOfBody.inspect(Codes::new()))` for the trailers, with [`http::EndOfBody`](crate::http). A body that ends in order without
-//! any status is a transient failure then: it was cut off by somebody in between. Put the layer outside of a client that speaks gRPC-Web,
-//! whose trailers are part of the body.
+//! body, even an empty one, is not in the head. To see it, give the layer the same codes twice: to `classify` for the head, and to
+//! [`EndOfBody`] for the trailers. A body that ends in order without any status is a transient failure then: it was cut off by somebody in
+//! between. Put the layer outside of a client that speaks gRPC-Web, whose trailers are part of the body.
+//!
+//! ```
+//! use tower_breaker::CircuitBreakerLayer;
+//! use tower_breaker::grpc::Codes;
+//! use tower_breaker::http::EndOfBody;
+//!
+//! let layer = CircuitBreakerLayer::new()
+//!     .classify(Codes::new())
+//!     .judge(EndOfBody.inspect(Codes::new()));
+//! # let _ = layer;
+//! ```
+//!
+//! [`EndOfBody`]: crate::http::EndOfBody
 //!
 //! # Examples
 //!
