@@ -156,7 +156,7 @@ impl Codes<RefusalsAsFailures> {
 }
 
 impl<E> Codes<E> {
-    /// Changes what a code says. A wait that a failure carries is heeded beside what the server asks for: the longer one counts.
+    /// Changes what a code says. A hint that the failure has of its own goes before what the server asks for.
     ///
     /// # Examples
     ///
@@ -251,7 +251,6 @@ impl<E> Codes<E> {
     fn head_of(&self, status: StatusCode, headers: &HeaderMap) -> Option<Outcome> {
         self.status_in(headers).or_else(|| {
             let outcome = self.outcome(of_http(status)?);
-            // MERGE: an HTTP error may carry `Retry-After`: `hints::retry_after(headers).max(crate::http::retry_after(headers))`.
             Some(hinted(outcome, || hints::retry_after(headers)))
         })
     }
@@ -273,12 +272,12 @@ fn of_http(status: StatusCode) -> Option<Code> {
     })
 }
 
-/// A failure with the hint that came beside it; the longer, if it has one of its own. What is no failure asks for nothing.
+/// A failure with the hint that came beside it, unless it has one of its own. What is no failure asks for nothing.
 fn hinted(outcome: Outcome, hint: impl FnOnce() -> Option<Duration>) -> Outcome {
     let Outcome::Failure(failure) = outcome else {
         return outcome;
     };
-    match failure.retry_after().max(hint()) {
+    match failure.retry_after().or_else(hint) {
         Some(wait) => failure.with_retry_after(wait).into(),
         None => outcome,
     }

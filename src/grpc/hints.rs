@@ -23,7 +23,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 
 /// How long a gRPC server asked to be left alone, in the headers or in the trailers of its answer.
 ///
-/// It reads `grpc-retry-pushback-ms`, and the `google.rpc.RetryInfo` in `grpc-status-details-bin`; of two the longer. What is zero or
+/// It reads `grpc-retry-pushback-ms`, and the `google.rpc.RetryInfo` in `grpc-status-details-bin`; of several the longest. What is zero or
 /// negative is no time to wait, and neither is garbage; nor are details of more than 64 KiB read. A huge time is kept as it is: a
 /// layer's `retry_after_cap` bounds it.
 ///
@@ -42,11 +42,17 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 /// ```
 #[must_use]
 pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let value = |name| headers.get(name).map(http::HeaderValue::as_bytes);
     // `None` is the least.
-    value(PUSHBACK)
-        .and_then(pushback)
-        .max(value(DETAILS).and_then(retry_info))
+    longest(headers, PUSHBACK, pushback).max(longest(headers, DETAILS, retry_info))
+}
+
+fn longest(
+    headers: &HeaderMap,
+    name: &str,
+    read: impl Fn(&[u8]) -> Option<Duration>,
+) -> Option<Duration> {
+    let values = headers.get_all(name).iter();
+    values.filter_map(|value| read(value.as_bytes())).max()
 }
 
 /// Milliseconds in plain digits. A negative value says not to retry at all, which is no time to wait.
@@ -281,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_hints_the_longer_counts() {
+    fn of_several_hints_the_longest_counts() {
         let both = |pushback: &'static str, seconds| {
             let mut headers = HeaderMap::new();
             headers.insert(PUSHBACK, HeaderValue::from_static(pushback));
@@ -294,6 +300,11 @@ mod tests {
         assert_eq!(both("-1", 5), Some(Duration::from_secs(5)));
         assert_eq!(both("4000", -1), Some(Duration::from_secs(4)));
         assert_eq!(both("-1", -1), None);
+        let mut headers = HeaderMap::new();
+        for pushback in ["7", "soon", "9", "8"] {
+            headers.append(PUSHBACK, HeaderValue::from_static(pushback));
+        }
+        assert_eq!(retry_after(&headers), Some(Duration::from_millis(9)));
         assert_eq!(retry_after(&HeaderMap::new()), None);
     }
 
