@@ -1,0 +1,319 @@
+//! What each code says of the guarded thing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, Response, StatusCode};
+use http_body::Frame;
+
+use super::code::Code;
+use super::hints;
+use crate::http::Inspect;
+use crate::outcome::{Classify, ErrorsAsFailures, Failure, Outcome, RefusalsAsFailures};
+
+pub(super) const STATUS: &str = "grpc-status";
+
+/// Decides what a gRPC status says of the guarded thing: a classifier of response heads, and an inspector of bodies, whose trailers carry
+/// the status.
+///
+/// The [module documentation](super) has the table, and its reasons. As a classifier of an [`http::Response`] it goes by the first of these
+/// that there is:
+///
+/// 1. `grpc-status` in the headers: the response is trailers-only;
+/// 2. an HTTP status other than 200, which no gRPC server sends, as the specification maps it: 400 is `INTERNAL`, 401 `UNAUTHENTICATED`, 403
+///    `PERMISSION_DENIED`, 404 `UNIMPLEMENTED`, 429, 502, 503 and 504 `UNAVAILABLE`, and any other `UNKNOWN`;
+/// 3. otherwise all is well so far: a success.
+///
+/// As an inspector it goes by the `grpc-status` of the trailers, then by what it saw in the head as above. When a body ends in order and
+/// there was neither, that is a transient failure: gRPC clients report it as an error, too. An inspector sees only the bodies that the layer's classifier let
+/// pass, and a client that reads a failure in the head drops the body unread: so give a layer both, made alike.
+///
+/// Errors of the service are for the classifier `E`. A clone costs no allocation.
+///
+/// # Examples
+///
+/// ```
+/// use http::Response;
+/// use tower::BoxError;
+/// use tower_breaker::grpc::Codes;
+/// use tower_breaker::{Classify, Failure, Outcome};
+///
+/// let classify = |response: &Response<()>| Codes::new().classify(Ok::<_, &BoxError>(response));
+///
+/// let busy = Response::builder().header("grpc-status", "8").body(()).unwrap();
+/// assert_eq!(classify(&busy), Outcome::Failure(Failure::rate_limited()));
+/// let gateway = Response::builder().status(502).body(()).unwrap();
+/// assert_eq!(classify(&gateway), Outcome::Failure(Failure::transient()));
+/// let not_yet_known = Response::new(());
+/// assert_eq!(classify(&not_yet_known), Outcome::Success);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Codes<E = ErrorsAsFailures> {
+    table: Table,
+    errors: E,
+    /// What the head said of a response whose body is looked at.
+    head: Option<Outcome>,
+}
+
+/// The presets are code: a clone of one shares nothing.
+#[derive(Clone, Debug)]
+enum Table {
+    Tools,
+    Models,
+    Changed(Arc<[Outcome; Code::ALL.len()]>),
+}
+
+impl Table {
+    fn outcome(&self, code: Code) -> Outcome {
+        match self {
+            Table::Tools => tools(code),
+            Table::Models => models(code),
+            Table::Changed(table) => table[code as usize],
+        }
+    }
+}
+
+/// The module's documentation has the reasons.
+const fn tools(code: Code) -> Outcome {
+    match code {
+        Code::Ok => Outcome::Success,
+        Code::Unavailable
+        | Code::Internal
+        | Code::Unknown
+        | Code::DataLoss
+        | Code::DeadlineExceeded => Outcome::Failure(Failure::transient()),
+        Code::ResourceExhausted => Outcome::Failure(Failure::rate_limited()),
+        Code::InvalidArgument
+        | Code::OutOfRange
+        | Code::FailedPrecondition
+        | Code::NotFound
+        | Code::AlreadyExists
+        | Code::Unimplemented
+        | Code::Unauthenticated
+        | Code::PermissionDenied
+        | Code::Cancelled
+        | Code::Aborted => Outcome::Neutral,
+    }
+}
+
+const fn models(code: Code) -> Outcome {
+    match code {
+        Code::Unauthenticated | Code::PermissionDenied | Code::NotFound | Code::Unimplemented => {
+            Outcome::Failure(Failure::fatal())
+        }
+        other => tools(other),
+    }
+}
+
+impl Codes {
+    /// What suits a tool: the server's faults are failures, the caller's own mistakes neutral. Errors are for [`ErrorsAsFailures`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tower_breaker::CircuitBreakerLayer;
+    /// use tower_breaker::grpc::Codes;
+    ///
+    /// let layer = CircuitBreakerLayer::new().classify(Codes::new());
+    /// # let _ = layer;
+    /// ```
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            table: Table::Tools,
+            errors: ErrorsAsFailures,
+            head: None,
+        }
+    }
+}
+
+impl Codes<RefusalsAsFailures> {
+    /// What suits a model in a [`FallbackLayer`](crate::FallbackLayer): as [`new`](Codes::new), but `UNAUTHENTICATED`, `PERMISSION_DENIED`,
+    /// `NOT_FOUND` and `UNIMPLEMENTED` are fatal, because the key or the model is gone. Errors are for [`RefusalsAsFailures`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_breaker::FallbackLayer;
+    /// use tower_breaker::grpc::Codes;
+    ///
+    /// let layer = FallbackLayer::rewriting("large", |req: &mut Request<String>, model: &str| {
+    ///     *req.body_mut() = model.to_owned();
+    /// })
+    /// .model("small")
+    /// .classify(Codes::models());
+    /// # let _ = layer;
+    /// ```
+    #[must_use]
+    pub const fn models() -> Self {
+        Self {
+            table: Table::Models,
+            errors: RefusalsAsFailures,
+            head: None,
+        }
+    }
+}
+
+impl<E> Codes<E> {
+    /// Changes what a code says. A hint that the failure has of its own goes before what the server asks for.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tower_breaker::grpc::{Code, Codes};
+    /// use tower_breaker::{Failure, Outcome};
+    ///
+    /// let codes = Codes::new()
+    ///     .code(Code::Aborted, Failure::transient())
+    ///     .code(Code::DeadlineExceeded, Outcome::Neutral);
+    /// assert_eq!(codes.outcome(Code::Aborted), Outcome::Failure(Failure::transient()));
+    /// ```
+    #[must_use]
+    pub fn code(mut self, code: Code, outcome: impl Into<Outcome>) -> Self {
+        let mut table = Code::ALL.map(|code| self.table.outcome(code));
+        table[code as usize] = outcome.into();
+        self.table = Table::Changed(Arc::new(table));
+        self
+    }
+
+    /// Sets who classifies the errors of the service, of which there is no response.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tower::BoxError;
+    /// use tower_breaker::Outcome;
+    /// use tower_breaker::grpc::Codes;
+    /// # use tower_breaker::Classify;
+    /// # use http::Response;
+    ///
+    /// let codes = Codes::new().errors(|_: Result<&Response<()>, &BoxError>| Outcome::Neutral);
+    /// # assert_eq!(codes.classify(Err::<&Response<()>, _>(&"down".into())), Outcome::Neutral);
+    /// ```
+    #[must_use]
+    pub fn errors<F>(self, classify: F) -> Codes<F> {
+        Codes {
+            table: self.table,
+            errors: classify,
+            head: self.head,
+        }
+    }
+
+    /// What a code says by itself, without what the server asks for beside it.
+    ///
+    /// # Examples
+    ///
+    /// Around a client that answers with an error type of its own:
+    ///
+    /// ```
+    /// use tower_breaker::grpc::{Code, Codes};
+    /// use tower_breaker::{CircuitBreakerLayer, Outcome};
+    ///
+    /// struct Status { code: i32 }
+    ///
+    /// let codes = Codes::new();
+    /// let layer = CircuitBreakerLayer::new().classify(move |result: Result<&String, &Status>| match result {
+    ///     Ok(_) => Outcome::Success,
+    ///     Err(status) => codes.outcome(Code::from_number(status.code)),
+    /// });
+    /// # let _ = layer;
+    /// ```
+    #[must_use]
+    pub fn outcome(&self, code: Code) -> Outcome {
+        self.table.outcome(code)
+    }
+
+    /// What the `grpc-status` in these headers or trailers says, with what the server asks for beside it; `None` if there is none.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use http::{HeaderMap, HeaderValue};
+    /// use tower_breaker::Failure;
+    /// use tower_breaker::grpc::Codes;
+    ///
+    /// let mut trailers = HeaderMap::new();
+    /// assert_eq!(Codes::new().status_in(&trailers), None);
+    /// trailers.insert("grpc-status", HeaderValue::from_static("14"));
+    /// trailers.insert("grpc-retry-pushback-ms", HeaderValue::from_static("7000"));
+    /// let failure = Failure::transient().with_retry_after(Duration::from_secs(7));
+    /// assert_eq!(Codes::new().status_in(&trailers), Some(failure.into()));
+    /// ```
+    #[must_use]
+    pub fn status_in(&self, headers: &HeaderMap) -> Option<Outcome> {
+        let code = Code::from_bytes(headers.get(STATUS)?.as_bytes());
+        Some(hinted(self.outcome(code), || hints::retry_after(headers)))
+    }
+
+    /// What the head of a response says; `None` if that is not known yet.
+    fn head_of(&self, status: StatusCode, headers: &HeaderMap) -> Option<Outcome> {
+        self.status_in(headers).or_else(|| {
+            let outcome = self.outcome(of_http(status)?);
+            Some(hinted(outcome, || hints::retry_after(headers)))
+        })
+    }
+}
+
+/// The code that stands for an HTTP status, by the specification's table; none for 200.
+fn of_http(status: StatusCode) -> Option<Code> {
+    Some(match status {
+        StatusCode::OK => return None,
+        StatusCode::BAD_REQUEST => Code::Internal,
+        StatusCode::UNAUTHORIZED => Code::Unauthenticated,
+        StatusCode::FORBIDDEN => Code::PermissionDenied,
+        StatusCode::NOT_FOUND => Code::Unimplemented,
+        StatusCode::TOO_MANY_REQUESTS
+        | StatusCode::BAD_GATEWAY
+        | StatusCode::SERVICE_UNAVAILABLE
+        | StatusCode::GATEWAY_TIMEOUT => Code::Unavailable,
+        _ => Code::Unknown,
+    })
+}
+
+/// A failure with the hint that came beside it, unless it has one of its own. What is no failure asks for nothing.
+fn hinted(outcome: Outcome, hint: impl FnOnce() -> Option<Duration>) -> Outcome {
+    let Outcome::Failure(failure) = outcome else {
+        return outcome;
+    };
+    match failure.retry_after().or_else(hint) {
+        Some(wait) => failure.with_retry_after(wait).into(),
+        None => outcome,
+    }
+}
+
+impl Default for Codes {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<B, E, Err> Classify<Response<B>, Err> for Codes<E>
+where
+    E: Classify<Response<B>, Err>,
+{
+    fn classify(&self, result: Result<&Response<B>, &Err>) -> Outcome {
+        match result {
+            Ok(response) => self
+                .head_of(response.status(), response.headers())
+                .unwrap_or(Outcome::Success),
+            Err(_) => self.errors.classify(result),
+        }
+    }
+}
+
+/// Each response is looked at by a clone, which remembers what the head said.
+impl<D, E> Inspect<D> for Codes<E> {
+    fn head(&mut self, status: StatusCode, headers: &HeaderMap) {
+        self.head = self.head_of(status, headers);
+    }
+
+    fn frame(&mut self, frame: &Frame<D>) -> Option<Outcome> {
+        self.status_in(frame.trailers_ref()?)
+    }
+
+    fn end(&mut self) -> Outcome {
+        self.head.unwrap_or(Outcome::Failure(Failure::transient()))
+    }
+}
