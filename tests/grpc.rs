@@ -346,6 +346,22 @@ proptest! {
     }
 }
 
+#[test]
+fn a_proxys_retry_after_is_heeded_and_one_beside_a_grpc_status_is_not() {
+    let told = |status, fields: &[_]| hint(head(&Codes::new(), &response(status, fields)));
+    let after = ("retry-after", "20");
+    assert_eq!(told(503, &[after]), Some(Duration::from_secs(20)));
+    assert_eq!(told(429, &[after]), Some(Duration::from_secs(20)));
+    assert_eq!(told(401, &[after]), None, "neutral");
+    assert_eq!(told(503, &[("retry-after", "-20")]), None);
+    assert_eq!(told(200, &[("grpc-status", "14"), after]), None);
+    assert_eq!(told(503, &[("grpc-status", "14"), after]), None);
+    for (pushback, seconds) in [("19000", 20), ("21000", 21)] {
+        let both = [after, ("grpc-retry-pushback-ms", pushback)];
+        assert_eq!(told(503, &both), Some(Duration::from_secs(seconds)));
+    }
+}
+
 // ===== through the layers, at the head =====
 
 /// A channel whose answers are set, and which counts its calls.

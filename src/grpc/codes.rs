@@ -21,7 +21,8 @@ pub(super) const STATUS: &str = "grpc-status";
 ///
 /// 1. `grpc-status` in the headers: the response is trailers-only;
 /// 2. an HTTP status other than 200, which no gRPC server sends, as the specification maps it: 400 is `INTERNAL`, 401 `UNAUTHENTICATED`, 403
-///    `PERMISSION_DENIED`, 404 `UNIMPLEMENTED`, 429, 502, 503 and 504 `UNAVAILABLE`, and any other `UNKNOWN`;
+///    `PERMISSION_DENIED`, 404 `UNIMPLEMENTED`, 429, 502, 503 and 504 `UNAVAILABLE`, and any other `UNKNOWN`; with
+///    what [`http::retry_after`](crate::http::retry_after) reads beside it;
 /// 3. otherwise all is well so far: a success.
 ///
 /// As an inspector it goes by the `grpc-status` of the trailers, then by what it saw in the head as above. When a body ends in order and
@@ -251,7 +252,10 @@ impl<E> Codes<E> {
     fn head_of(&self, status: StatusCode, headers: &HeaderMap) -> Option<Outcome> {
         self.status_in(headers).or_else(|| {
             let outcome = self.outcome(of_http(status)?);
-            Some(hinted(outcome, || hints::retry_after(headers)))
+            // It is a proxy that answers so, and it may speak as HTTP does.
+            Some(hinted(outcome, || {
+                hints::retry_after(headers).max(crate::http::retry_after(headers))
+            }))
         })
     }
 }
