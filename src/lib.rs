@@ -118,7 +118,7 @@ pub use self::tripwire::{
 /// A boxed error, as tower's.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The README's code, compiled and run with the tests.
-#[cfg(doctest)]
+/// The README's code, compiled and run with the tests; some of it is about HTTP.
+#[cfg(all(doctest, feature = "http"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
