@@ -131,7 +131,7 @@ impl Hasher for Keyed {
     fn write(&mut self, bytes: &[u8]) {
         // The remainder by 64 is all that a rotation sees: with other lengths there are more blocks, or fewer.
         #[allow(clippy::cast_possible_truncation)]
-        let turn = (bytes.len() as u32).wrapping_add(1) % 64;
+        let turn = (bytes.len() as u32).wrapping_add(1);
         self.lanes = self.lanes.map(|lane| lane.rotate_right(turn));
         let mut blocks = bytes.chunks_exact(16);
         for block in &mut blocks {
