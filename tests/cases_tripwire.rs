@@ -470,6 +470,23 @@ async fn a_hundred_identical_calls_all_run_and_98_events_say_what_would_have_bee
     assert_eq!(layer.handle().turns(), 2, "the rest ran without a permit");
 }
 
+#[tokio::test]
+async fn nobody_is_asked_for_the_verdict_of_a_call_that_runs_unguarded() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let layer = TripwireLayer::new()
+        .observe_only()
+        .classify(move |_: Result<&u64, &BoxError>| {
+            count.fetch_add(1, Ordering::SeqCst);
+            tower_breaker::Outcome::Success
+        });
+    let mut tool = layer.layer(Tool::default());
+    for _ in 0..100 {
+        call(&mut tool, search(1)).await.unwrap();
+    }
+    assert_eq!(asked.load(Ordering::SeqCst), 2);
+}
+
 // ===== 44: a refused tool called again and again =====
 
 #[tokio::test(start_paused = true)]

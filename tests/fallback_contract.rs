@@ -372,6 +372,15 @@ async fn a_service_that_was_not_polled_ready_is_refused_and_takes_no_probe() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_of_a_service_that_was_not_polled_ready_is_no_cancelled_turn_of_a_backup() {
+    let mut mocks = mocks(|layer| layer.on_cancel(Cancelled::Failure));
+    trip(&mut mocks).await;
+    let err = mocks.service.clone().call("hello").await.unwrap_err();
+    assert_eq!(refusal(&err).reason(), Reason::NotReady);
+    assert_eq!(strikes(&mocks.handle.snapshot()), [0, 0]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_turn_to_be_refused_goes_to_an_entry_that_has_become_live_since() {
     let mut mocks = mocks(|layer| layer);
     trip(&mut mocks).await;
@@ -745,6 +754,76 @@ async fn a_response_learns_who_served_it_and_observers_hear_of_each_turn() {
     assert_eq!(
         *told.lock().unwrap(),
         ["primary", "primary", "primary", "primary", "a"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_learns_who_served_it_though_nobody_observes() {
+    let layer = FallbackLayer::new("primary")
+        .classify(classify)
+        .served_by(|answer: &mut Answer, name: &str| answer.served_by = Some(name.to_owned()));
+    let service = layer.layer(Model::new("primary"));
+    for _ in 0..3 {
+        let answer = service.clone().oneshot(String::new()).await.unwrap();
+        assert_eq!(answer.served_by.as_deref(), Some("primary"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn observers_hear_of_late_verdicts_and_of_no_others_as_such() {
+    let (primary, a) = (Model::new("primary"), Model::new("a"));
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&told);
+    let layer = FallbackLayer::new("primary")
+        .backup("a", a.clone())
+        .classify(classify)
+        .observe(move |event: &Event<'_>| {
+            if let Event::LateVerdict {
+                name,
+                generation,
+                outcome,
+                ..
+            } = *event
+            {
+                let name = name.expect("a name").to_owned();
+                log.lock().unwrap().push((name, generation, outcome));
+            }
+        });
+    let service = layer.layer(primary.clone());
+    primary.does(Does::Wait);
+    let mut early = task::spawn(service.clone().oneshot(String::new()));
+    assert_pending!(early.poll());
+    primary.does(DOWN);
+    turns(&service, 3).await;
+    a.does(DOWN);
+    turn(&service).await.unwrap_err();
+    assert_eq!(*told.lock().unwrap(), [], "each of them counted");
+    primary.release(Does::Answer);
+    early.await.unwrap();
+    let late = ("primary".to_owned(), 0, tower_breaker::Outcome::Success);
+    assert_eq!(*told.lock().unwrap(), [late]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_future_shows_its_permit() {
+    let mut mocks = mocks(|layer| layer);
+    let show = async |mocks: &Mocks| {
+        let mut service = mocks.service.clone();
+        service.ready().await.unwrap();
+        format!("{:?}", service.call("hello"))
+    };
+    let shown = show(&mocks).await;
+    assert!(
+        shown.contains("permit: Permit { generation: 0, server: Primary(Ordinary) }"),
+        "{shown}"
+    );
+    // Nobody waits for this answer.
+    assert_request_eq!(mocks.primary, "hello").send_response("from primary");
+    trip(&mut mocks).await;
+    let shown = show(&mocks).await;
+    assert!(
+        shown.contains("permit: Permit { generation: 1, server: Entry(0) }"),
+        "{shown}"
     );
 }
 

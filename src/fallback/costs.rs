@@ -1,4 +1,4 @@
-//! How often a turn reads the clock, which is the dearest thing that it may do.
+//! How often a turn reads the clock, which is the dearest thing that it may do; and that a healthy one writes nothing that others read.
 
 use std::future::{Ready, ready};
 use std::task::{Context, Poll};
@@ -9,9 +9,14 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::FallbackLayer;
-use crate::clock::reads;
-use crate::event::FallbackState;
-use crate::outcome::Cancelled;
+use super::chain::Rules;
+use super::gate::Gate;
+use super::permit::Admission;
+use crate::cell::Shared;
+use crate::clock::{Clock, reads};
+use crate::event::{FallbackState, Observers};
+use crate::outcome::{Cancelled, Failure};
+use crate::sync::Arc;
 
 /// Fails for `true`, and answers anything else at once.
 #[derive(Clone, Debug)]
@@ -66,4 +71,21 @@ fn only_a_rule_that_asks_how_long_a_turn_ran_costs_a_clock_read_at_admission() {
             assert_eq!(turn(&mut service, false), reads, "{rule:?}");
         }
     }
+}
+
+#[test]
+fn a_success_passes_with_a_look_at_the_word_exactly_where_it_would_change_nothing() {
+    let gate = Gate::made(Shared {
+        rules: Rules::new("primary".into()),
+        clock: Clock::start(),
+        observers: Observers::default(),
+    });
+    let admit = || Admission::plain(Arc::clone(gate.anchor()), gate.anchor().cell().word());
+    let mut clean = admit();
+    assert_eq!(clean.name(), Some("primary"));
+    assert_eq!(clean.pass().expect("it passes").name(), "primary");
+    assert_eq!(clean.name(), None, "the verdict is given");
+    assert!(clean.pass().is_none());
+    admit().record(Failure::transient().into());
+    assert!(admit().pass().is_none(), "it ends a streak");
 }

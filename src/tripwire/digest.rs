@@ -131,7 +131,7 @@ impl Hasher for Keyed {
     fn write(&mut self, bytes: &[u8]) {
         // The remainder by 64 is all that a rotation sees: with other lengths there are more blocks, or fewer.
         #[allow(clippy::cast_possible_truncation)]
-        let turn = (bytes.len() as u32).wrapping_add(1) % 64;
+        let turn = (bytes.len() as u32).wrapping_add(1);
         self.lanes = self.lanes.map(|lane| lane.rotate_right(turn));
         let mut blocks = bytes.chunks_exact(16);
         for block in &mut blocks {
@@ -324,6 +324,75 @@ mod tests {
         let other: HashSet<_> = digests.iter().map(|digest| digest.1).collect();
         assert_eq!((one.len(), other.len()), (10_000, 10_000));
         assert!(digests.iter().all(|digest| digest.0.get() != digest.1));
+    }
+
+    /// The digests of texts that differ in one bit, or in length.
+    fn alike() -> Vec<Digest> {
+        let mut all = Vec::new();
+        for len in 0..40 {
+            let zeros = vec![0; len];
+            all.push(of(&[&zeros]));
+            for at in 0..len * 8 {
+                let mut one = zeros.clone();
+                one[at / 8] = 1 << (at % 8);
+                all.push(of(&[&one]));
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn each_half_alone_hears_every_bit() {
+        let all = alike();
+        let one: HashSet<_> = all.iter().map(|digest| digest.0).collect();
+        let other: HashSet<_> = all.iter().map(|digest| digest.1).collect();
+        assert_eq!((one.len(), other.len()), (all.len(), all.len()));
+    }
+
+    #[test]
+    fn in_each_half_there_are_about_as_many_ones_as_zeros() {
+        let all: Vec<_> = (0..10_000_u32)
+            .map(|n| Digest::of(&n.to_string()))
+            .collect();
+        let ones = |half: fn(&Digest) -> u64| all.iter().map(half).map(u64::count_ones).sum();
+        let halves: [u32; 2] = [ones(|digest| digest.0.get()), ones(|digest| digest.1)];
+        // Of 640 000 bits. A sum of the product's halves without carries has 320 000, and an `or` or an `and` of them half as many more or fewer.
+        for ones in halves {
+            assert!((256_000..384_000).contains(&ones), "{ones}");
+        }
+    }
+
+    #[test]
+    fn a_value_may_ask_the_hasher_for_what_it_has_so_far() {
+        struct Asks(u8);
+        impl Hash for Asks {
+            fn hash<H: Hasher>(&self, state: &mut H) {
+                self.0.hash(state);
+                let so_far = state.finish();
+                assert_eq!(so_far, state.finish());
+                self.0.hash(state);
+                assert_ne!(so_far, state.finish());
+            }
+        }
+        assert_eq!(Digest::of(&Asks(1)), Digest::of(&Asks(1)));
+        assert_ne!(Digest::of(&Asks(1)), Digest::of(&Asks(2)));
+    }
+
+    #[cfg(feature = "json")]
+    #[test]
+    fn a_digest_as_a_number_holds_both_halves() {
+        let digest = Digest(NonZeroU64::new(5).unwrap(), 7);
+        assert_eq!(digest.as_number(), 5 << 64 | 7);
+    }
+
+    #[test]
+    fn answers_are_compared_by_the_digester_that_was_given_for_them_or_not_at_all() {
+        let compared = SameResult {
+            digest: |answer: &&str| Digest::of(&answer.len()),
+        };
+        assert_eq!(compared.digest_of(&"abc"), Some(Digest::of(&3_usize)));
+        assert_eq!(().digest_of(&"abc"), None);
+        assert_eq!(format!("{compared:?}"), "SameResult");
     }
 
     #[test]

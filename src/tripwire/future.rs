@@ -181,7 +181,7 @@ mod tests {
     use std::future::{Ready, ready};
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    use tokio_test::{assert_ready_ok, task};
+    use tokio_test::{assert_ready_err, assert_ready_ok, task};
     use tower_layer::Layer;
     use tower_service::Service;
 
@@ -257,5 +257,27 @@ mod tests {
         assert!(catch_unwind(AssertUnwindSafe(|| probe.poll())).is_err());
         assert_eq!(handle.snapshot().state, State::Open);
         drop(probe);
+    }
+
+    #[test]
+    fn a_future_shows_its_permit_and_whether_it_is_the_probes() {
+        let layer = TripwireLayer::new()
+            .error_limit(1)
+            .open_cooldown_rejects(1)
+            .refuse_with(|_: u8, _| Ok::<_, u8>(()));
+        let mut service = layer.layer(Down);
+        let mut call = |req| {
+            assert_ready_ok!(task::spawn(()).enter(|cx, _| service.poll_ready(cx)));
+            service.call(req)
+        };
+        let mut ordinary = task::spawn(call(0));
+        let permit = "permit: Permit { guarded: true, generation: 0, probe: false }";
+        assert!(format!("{ordinary:?}").contains(permit), "{ordinary:?}");
+        assert_ready_err!(ordinary.poll());
+        // It has tripped, and this arms the probe.
+        assert_ready_ok!(task::spawn(call(1)).poll());
+        let probe = call(2);
+        let permit = "permit: Permit { guarded: true, generation: 2, probe: true }";
+        assert!(format!("{probe:?}").contains(permit), "{probe:?}");
     }
 }

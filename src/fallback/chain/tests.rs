@@ -938,6 +938,68 @@ fn a_verdict_is_counted_in_the_word_alone_exactly_where_the_machine_would_change
 }
 
 #[test]
+fn a_hint_that_was_heard_sees_every_result_and_so_does_every_phase_but_the_primarys() {
+    let mut bench = Bench::new();
+    let ticket = bench.on(PRIMARY);
+    let counted = |bench: &Bench, outcome| {
+        let word = bench.chain.word();
+        Chain::shortcut(word, ticket, outcome, &bench.rules).is_some()
+    };
+    assert!(counted(&bench, Outcome::Success));
+    bench.turn(PRIMARY, rate_limited(200));
+    assert!(!counted(&bench, Outcome::Success));
+    assert!(!counted(&bench, Failure::transient().into()));
+    bench.succeeds(PRIMARY);
+    assert!(counted(&bench, Outcome::Success));
+
+    let is_clean = |bench: &Bench| bench.chain.word().is_clean_in(bench.chain.generation);
+    assert!(is_clean(&bench));
+    bench.trip();
+    assert!(!is_clean(&bench), "fallback");
+    let probe = bench.at(60).on(PROBE);
+    assert!(!is_clean(&bench), "a success of the probe has to be heard");
+    bench.record(probe, Outcome::Neutral);
+    assert!(!is_clean(&bench), "the slot is free");
+}
+
+#[test]
+fn the_moment_beside_the_word_is_when_its_phase_runs_out() {
+    let mut bench = Bench::new();
+    let seconds = |seconds| Moment::START.after(Duration::from_secs(seconds));
+    assert_eq!(bench.chain.until(), Moment::NEVER);
+    bench.trip();
+    assert_eq!(bench.chain.until(), seconds(60));
+    let probe = bench.at(70).on(PROBE);
+    assert_eq!(bench.chain.until(), seconds(190));
+    bench.record(probe, Outcome::Neutral);
+    assert_eq!(bench.chain.until(), Moment::NEVER);
+}
+
+#[test]
+fn a_backups_failures_are_strikes_again_after_the_chain_was_cleared() {
+    let mut bench = Bench::new();
+    bench.trip().at(60);
+    bench.succeeds(PROBE);
+    bench.succeeds(PROBE);
+    bench.trip();
+    assert_eq!(bench.fails(A), Recorded::Applied);
+    assert_eq!(bench.strikes(), [1, 0]);
+    let ticket = bench.on(A);
+    assert_eq!(
+        (ticket.since.generation(), ticket.since.epoch()),
+        (bench.chain.generation, 1)
+    );
+    assert_eq!(format!("{:?}", ticket.since), "4, 1");
+}
+
+#[test]
+fn an_entry_is_found_by_its_name_and_the_primary_is_none() {
+    let rules = Bench::new().rules;
+    assert_eq!((rules.entry("a"), rules.entry("b")), (Some(0), Some(1)));
+    assert_eq!((rules.entry("p"), rules.entry("")), (None, None));
+}
+
+#[test]
 fn the_outage_of_the_modules_documentation_goes_as_it_is_told_there() {
     let mut bench = Bench::with(|rules| rules.probation_limit = Some(3));
     bench.trip();

@@ -627,6 +627,37 @@ fn the_word_alone_tells_whether_any_call_may_go() {
 }
 
 #[test]
+fn a_verdict_is_counted_in_the_word_alone_exactly_where_the_fence_would_change_no_more() {
+    let outcomes = [
+        Outcome::Success,
+        Outcome::Neutral,
+        Failure::transient().into(),
+        Failure::fatal().into(),
+    ];
+    for errors in 0..3 {
+        for outcome in outcomes {
+            let mut run = Run::new();
+            for call in 0..errors {
+                run.fail(call);
+            }
+            let ticket = run.call(9).unwrap();
+            let word = run.fence.word();
+            let short = Fence::shortcut(word, ticket, outcome, &run.rules);
+            let settled = Fence::is_settled(word, ticket.generation, outcome);
+            let applied = run
+                .fence
+                .record(&run.rules, ticket, outcome, None, &mut run.notes);
+            assert!(applied);
+            let trips = errors == 2 && matches!(outcome, Outcome::Failure(_));
+            let counted = (!trips).then(|| run.fence.word());
+            assert_eq!(short, counted, "{errors} {outcome:?}");
+            let unchanged = outcome == Outcome::Success && errors == 0;
+            assert_eq!(settled, unchanged, "{errors} {outcome:?}");
+        }
+    }
+}
+
+#[test]
 fn a_fence_without_streaks_is_clean_and_nothing_in_it_runs() {
     let rest = |run: &Run| run.fence.rest(&run.rules, run.now);
     let mut run = Run::new();
