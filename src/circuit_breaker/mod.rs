@@ -98,6 +98,12 @@
 //!
 //! An inner service that fails to become ready has failed (the probe, when one is due); per key that counts for no key.
 //!
+//! # Streams
+//!
+//! A call is judged when its response is there. A response whose body streams may fail after that: with the feature `http`,
+//! [`judge`](CircuitBreakerLayer::judge) moves the permit into the body, and the verdict comes at its end. A body that is dropped before is a dropped call; each
+//! frame starts a probe's lease anew.
+//!
 //! # Panics and dropped calls
 //!
 //! A panic in the inner service's `call` or in its future is a failure, whoever catches it. A panic in a classifier is a

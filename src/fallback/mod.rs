@@ -127,6 +127,13 @@
 //!
 //! A call of a service that was not polled ready is refused with [`Reason::NotReady`](crate::Reason::NotReady), and takes no probe.
 //!
+//! # Streams
+//!
+//! A turn is judged when its response is there. With the feature `http`, [`judge`](FallbackLayer::judge) moves the permit into the response's body, and the verdict comes at
+//! its end: a model that breaks off in the midst of its answer has a failed turn. There is no silent switch after the first byte: the error surfaces, the strike
+//! counts, and the next turn routes on. [`same_turn`](FallbackLayer::same_turn) goes on from a head that failed, and from nothing later. Each frame starts a probe's lease anew, so
+//! the lease has to be longer than a model's longest silence, and no longer than its whole answer.
+//!
 //! # Panics and dropped calls
 //!
 //! A panic in a model's `call` or in its future is a failure of that model, whoever catches it. A panic in a classifier, or in another closure that the

@@ -126,6 +126,11 @@
 //! then those that tripped, never one with a call in flight. An evicted run that goes on begins anew, with all its turns; so choose a
 //! capacity above the number of runs that go on at once.
 //!
+//! # Streams
+//!
+//! A call is judged when its response is there. With the feature `http`, [`judge`](TripwireLayer::judge) moves the permit into the response's body, and the
+//! verdict comes at its end. A fence has no lease that frames could renew: beside a probe whose body still streams, refused calls are counted as ever.
+//!
 //! # Readiness
 //!
 //! While any call would be refused (open, half-open with the probe out, turns spent), the inner service is not asked whether it is ready. A call on a service that
