@@ -15,6 +15,8 @@ use crate::outcome::{Failure, Outcome};
 /// - `{"error":`, as in JSON lines, likewise,
 /// - either with `{"type":"error"` instead.
 ///
+/// A line that begins with `data: [DONE]` is the end of the answer, and a success at once: whoever reads such a stream may stop there, and drop the body before its end.
+///
 /// A line may come in any number of frames, and ends with a line feed, a carriage return, or both. Nothing is kept of it but how far it
 /// matches, and nothing is parsed: an error in another form passes for an answer. Write an [`Inspect`] for that.
 ///
@@ -33,8 +35,9 @@ pub struct ErrorEvents {
     failure: Failure,
 }
 
-/// What errors begin with, without white space. An event's name has to end there, and a member has to have a value.
-const ERRORS: [&[u8]; 5] = [
+/// What lines begin with that give the verdict, without white space. An event's name has to end there, and a member has to have a value.
+const BEGINNINGS: [&[u8]; 6] = [
+    b"data:[DONE]",
     b"event:error",
     b"data:{\"error\":",
     b"data:{\"type\":\"error\"",
@@ -42,54 +45,66 @@ const ERRORS: [&[u8]; 5] = [
     b"{\"type\":\"error\"",
 ];
 
+/// What a line gives as the verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    Error,
+    /// The end of the answer, in order.
+    Done,
+}
+
 /// How far the line matches, as it is known by now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line {
-    /// So many bytes have matched, with those of `ERRORS` whose bits are set.
+    /// So many bytes have matched, with those of `BEGINNINGS` whose bits are set.
     Matching { matched: u8, with: u8 },
     /// The whole of an event's name; it is an error if the line ends here.
     Named,
     /// The name of an object's member; it is an error if its value is one.
     Member,
-    /// It is no error, whatever comes.
+    /// It gives no verdict, whatever comes.
     Other,
 }
 
 impl Line {
     const START: Self = Self::Matching {
         matched: 0,
-        with: (1 << ERRORS.len()) - 1,
+        with: (1 << BEGINNINGS.len()) - 1,
     };
 
-    /// Takes one more byte. Answers whether the line is an error.
-    fn take(&mut self, byte: u8) -> bool {
+    /// Takes one more byte. Answers with what the line is, once that gives the verdict.
+    fn take(&mut self, byte: u8) -> Option<Found> {
         if is_end(byte) {
-            return std::mem::replace(self, Self::START) == Self::Named;
+            let before = std::mem::replace(self, Self::START);
+            return (before == Self::Named).then_some(Found::Error);
         }
         if is_space(byte) {
-            return false;
+            return None;
         }
         let Self::Matching { matched, with } = *self else {
             let before = std::mem::replace(self, Self::Other);
             // Neither `null` nor `false`.
-            return before == Self::Member && byte != b'n' && byte != b'f';
+            let is_error = before == Self::Member && byte != b'n' && byte != b'f';
+            return is_error.then_some(Found::Error);
         };
         let mut left = 0;
-        for (n, error) in ERRORS.iter().enumerate() {
+        for (n, beginning) in BEGINNINGS.iter().enumerate() {
             let bit = 1 << n;
-            if with & bit == 0 || error.get(usize::from(matched)) != Some(&byte) {
+            if with & bit == 0 || beginning.get(usize::from(matched)) != Some(&byte) {
                 continue;
             }
-            if usize::from(matched) + 1 < error.len() {
+            if usize::from(matched) + 1 < beginning.len() {
                 left |= bit;
                 continue;
             }
-            *self = match byte {
-                b'r' => Self::Named,
-                b':' => Self::Member,
-                _ => Self::Other,
+            let found;
+            (*self, found) = match byte {
+                b'r' => (Self::Named, None),
+                b':' => (Self::Member, None),
+                b']' => (Self::Other, Some(Found::Done)),
+                _ => (Self::Other, Some(Found::Error)),
             };
-            return *self == Self::Other;
+            return found;
         }
         *self = if left == 0 {
             Self::Other
@@ -99,7 +114,7 @@ impl Line {
                 with: left,
             }
         };
-        false
+        None
     }
 }
 
@@ -144,8 +159,11 @@ impl<D: AsRef<[u8]>> Inspect<D> for ErrorEvents {
                 data = &data[end..];
             }
             let (byte, rest) = data.split_first()?;
-            if self.line.take(*byte) {
-                return Some(self.failure.into());
+            if let Some(found) = self.line.take(*byte) {
+                return Some(match found {
+                    Found::Error => self.failure.into(),
+                    Found::Done => Outcome::Success,
+                });
             }
             data = rest;
         }
@@ -220,6 +238,30 @@ mod tests {
     }
 
     #[test]
+    fn the_line_that_ends_an_answer_is_a_success_before_the_stream_ends() {
+        for stream in [
+            "data: [DONE]\n\n",
+            "data:[DONE]",
+            "data: {\"a\":1}\n\ndata: [DONE]\n\n",
+            "data: [DONE]\n\nevent: error\n",
+        ] {
+            let verdict = ErrorEvents::new().frame(&Frame::data(stream));
+            assert_eq!(verdict, Some(Outcome::Success), "{stream:?}");
+        }
+        for stream in [
+            "data: {\"text\":\"data: [DONE]\"}\n",
+            "data: [DONE",
+            "data: [\"DONE\"]\n",
+            "[DONE]\n",
+            "event: [DONE]\n",
+        ] {
+            let verdict = ErrorEvents::new().frame(&Frame::data(stream));
+            assert_eq!(verdict, None, "{stream:?}");
+        }
+        assert_eq!(judged(["event: error\ndata: [DONE]\n".as_bytes()]), FAILED);
+    }
+
+    #[test]
     fn an_error_may_be_a_failure_of_another_kind() {
         let mut events = ErrorEvents::as_failure(Failure::rate_limited());
         let found = events.frame(&Frame::data("event: error\n"));
@@ -231,7 +273,7 @@ mod tests {
         fn it_does_not_matter_where_a_stream_is_cut(
             lines in prop::collection::vec(
                 prop::sample::select(vec![
-                    "event: error", "event: errors", "data: {\"error\":", "null", "{", "1}", " ", "data: ", "{\"type\": \"error\"", "\n", "\r\n", "x",
+                    "event: error", "event: errors", "data: {\"error\":", "null", "{", "1}", " ", "data: ", "{\"type\": \"error\"", "data: [DONE]", "\n", "\r\n", "x",
                 ]),
                 0..12,
             ),
