@@ -1,0 +1,232 @@
+//! `async-openai` behind a fallback: a model whose streams break off, a spare one at another provider, and the way back.
+//!
+//! ```text
+//! cargo run -p tower-breaker-clients --example async_openai
+//! ```
+//!
+//! Two servers that speak its language stand on loopback for the providers. It exits with an error if a promise is broken.
+
+use std::time::Duration;
+
+use async_openai::Client;
+use async_openai::config::OpenAIConfig;
+use async_openai::error::OpenAIError;
+use async_openai::middleware::retry::SimpleRetryPolicy;
+use async_openai::middleware::{HttpRequestFactory, ReqwestService};
+use async_openai::types::chat::{ChatCompletionRequestUserMessage, CreateChatCompletionRequest};
+use futures::StreamExt;
+use serde_json::{Value, json};
+use tower::{BoxError, ServiceBuilder, ServiceExt};
+use tower_breaker::http::{EndOfBody, ErrorEvents, StatusClassifier};
+use tower_breaker::{FallbackHandle, FallbackLayer, FallbackState, Reason, Refusal};
+use tower_breaker_clients::faulty::{Answer, Fault, Request, Server};
+
+const MODEL: &str = "gpt-5";
+const SPARE: &str = "llama";
+
+/// Short, so that the example is. 60 s is the default.
+const COOLDOWN: Duration = Duration::from_secs(2);
+
+// ===== which layer where =====
+
+/// A client whose chats go to a spare provider while `gpt-5` is down. `async-openai`'s retries are inside: a call is one turn.
+fn guarded(
+    config: OpenAIConfig,
+    http: reqwest::Client,
+    spare: Provider,
+) -> (Client<OpenAIConfig>, FallbackHandle) {
+    let provider = ServiceBuilder::new()
+        .map_response(http::Response::<reqwest::Body>::from)
+        .retry(SimpleRetryPolicy::new(2))
+        .service(ReqwestService::new(http));
+    let backup = provider.clone().map_request(move |chat| spare.take(chat));
+    let fallback = FallbackLayer::new(MODEL)
+        .backup(SPARE, backup)
+        .trip_threshold(2)
+        .recovery_timeout(COOLDOWN)
+        .probation_limit(3)
+        .classify(StatusClassifier::models())
+        .judge(EndOfBody.inspect(ErrorEvents::new()))
+        .refuse_with(|_, refusal: Refusal| Err(OpenAIError::Boxed(refusal.into())));
+    let handle = fallback.handle();
+    let service = ServiceBuilder::new()
+        .map_response(|response: http::Response<_>| response.map(reqwest::Body::wrap).into())
+        .layer(fallback)
+        .service(provider);
+    let client = Client::with_config(config).with_http_service(service);
+    (client, handle)
+}
+
+/// Another provider that speaks the same language.
+#[derive(Clone)]
+struct Provider {
+    /// Its scheme, host and port.
+    url: reqwest::Url,
+    key: String,
+    model: &'static str,
+}
+
+impl Provider {
+    /// Sends a chat here: each request is changed as it is built.
+    fn take(&self, chat: HttpRequestFactory) -> HttpRequestFactory {
+        let provider = self.clone();
+        HttpRequestFactory::new(move || {
+            let (chat, provider) = (chat.clone(), provider.clone());
+            async move {
+                let mut request = chat.build().await?;
+                provider.readdress(&mut request);
+                Ok(request)
+            }
+        })
+    }
+
+    fn readdress(self, request: &mut reqwest::Request) {
+        let mut url = self.url;
+        url.set_path(request.url().path());
+        url.set_query(request.url().query());
+        *request.url_mut() = url;
+        if let Ok(key) = format!("Bearer {}", self.key).parse() {
+            request.headers_mut().insert("authorization", key);
+        }
+        let body = request.body().and_then(reqwest::Body::as_bytes);
+        if let Some(Ok(mut chat)) = body.map(serde_json::from_slice::<Value>) {
+            chat["model"] = self.model.into();
+            *request.body_mut() = Some(chat.to_string().into());
+        }
+    }
+}
+
+/// The refusal in an error of the client: in the variant that holds it, which its chain of sources passes over.
+fn refusal(err: &OpenAIError) -> Option<&Refusal> {
+    match err {
+        OpenAIError::Boxed(err) => Refusal::find(&**err),
+        _ => None,
+    }
+}
+
+// ===== the story =====
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), BoxError> {
+    let primary = Server::start(answer).await?;
+    let spare = Server::start(answer).await?;
+    let config = OpenAIConfig::new()
+        .with_api_base(format!("{}/v1", primary.url()))
+        .with_api_key("a key of the first");
+    let http = reqwest::Client::builder()
+        .read_timeout(Duration::from_millis(500))
+        .build()?;
+    let elsewhere = Provider {
+        url: spare.url().parse()?,
+        key: "a key of the second".to_owned(),
+        model: SPARE,
+    };
+    let (client, fallback) = guarded(config, http, elsewhere);
+
+    println!("all is well:");
+    assert_eq!(chat(&client).await?, MODEL);
+    assert_eq!(stream(&client).await?, MODEL);
+
+    println!("the streams of `{MODEL}` begin well, and break off:");
+    primary.set(Fault::CutInBody);
+    for _ in 0..2 {
+        // What was shown already cannot be taken back: the caller gets the error, and the turn counts.
+        assert!(stream(&client).await.is_err());
+    }
+    assert_eq!(fallback.state(), FallbackState::Fallback);
+
+    println!("so the spare one answers:");
+    assert_eq!(stream(&client).await?, SPARE);
+    assert_eq!(chat(&client).await?, SPARE);
+
+    println!("it fails, too, its retries included, and then nobody is asked any more:");
+    spare.set(Fault::Status(503));
+    for _ in 0..2 {
+        assert!(chat(&client).await.is_err());
+    }
+    assert_eq!(spare.seen(), 2 + 2 * 3);
+    let err = chat(&client).await.unwrap_err();
+    let refused = refusal(&err).ok_or("not a refusal")?;
+    assert_eq!(refused.reason(), Reason::FallbackExhausted);
+    assert!(refused.retry_after().is_some_and(|wait| wait <= COOLDOWN));
+    assert_eq!(spare.seen(), 8);
+
+    println!("`{MODEL}` is back, and two streams that come to their end prove it:");
+    primary.set(Fault::Clean);
+    while !fallback.snapshot().due {
+        let left = fallback.snapshot().time_until_probe.unwrap_or_default();
+        tokio::time::sleep(left).await;
+    }
+    for _ in 0..2 {
+        assert_eq!(stream(&client).await?, MODEL);
+    }
+    assert_eq!(fallback.state(), FallbackState::Primary);
+    Ok(())
+}
+
+fn ask() -> CreateChatCompletionRequest {
+    let question = ChatCompletionRequestUserMessage::from("Can you count?");
+    CreateChatCompletionRequest {
+        model: MODEL.to_owned(),
+        messages: vec![question.into()],
+        ..CreateChatCompletionRequest::default()
+    }
+}
+
+/// Chats, shows the answer, and tells which model gave it.
+async fn chat(client: &Client<OpenAIConfig>) -> Result<String, OpenAIError> {
+    let result = client.chat().create(ask()).await;
+    match &result {
+        Ok(answer) => {
+            let text = answer.choices[0].message.content.as_deref();
+            println!("  {}: {}", answer.model, text.unwrap_or_default());
+        }
+        Err(err) => println!("  error: {err}"),
+    }
+    result.map(|answer| answer.model)
+}
+
+/// The same, a word at a time.
+async fn stream(client: &Client<OpenAIConfig>) -> Result<String, OpenAIError> {
+    let mut words = client.chat().create_stream(ask()).await?;
+    let (mut text, mut model) = (String::new(), String::new());
+    while let Some(word) = words.next().await {
+        match word {
+            Ok(word) => {
+                text.extend(word.choices[0].delta.content.as_deref());
+                model = word.model;
+            }
+            Err(err) => {
+                println!("  {model}: {text}... error: {err}");
+                return Err(err);
+            }
+        }
+    }
+    println!("  {model}: {text}");
+    Ok(model)
+}
+
+/// The model that a server runs: it answers as the one that it is asked for.
+fn answer(request: &Request) -> Answer {
+    let asked: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+    let model = &asked["model"];
+    if asked["stream"] == true {
+        let [one, two, three] = ["one", ", two", ", three"].map(|word| {
+            let choice = json!({ "index": 0, "delta": { "content": word } });
+            let chunk = json!({
+                "id": "1", "object": "chat.completion.chunk", "created": 0, "model": model, "choices": [choice],
+            });
+            format!("data: {chunk}\n\n")
+        });
+        return Answer::of(
+            "text/event-stream",
+            &[&one, &two, &three, "data: [DONE]\n\n"],
+        );
+    }
+    let message = json!({ "role": "assistant", "content": "one, two, three" });
+    let choice = json!({ "index": 0, "message": message, "finish_reason": "stop" });
+    let whole = json!({
+        "id": "1", "object": "chat.completion", "created": 0, "model": model, "choices": [choice],
+    });
+    Answer::of("application/json", &[&whole.to_string()])
+}
