@@ -21,7 +21,8 @@ use crate::outcome::{Failure, Outcome};
 /// - at the end of the stream: a success,
 /// - with an error of the body: a transient failure,
 /// - when the body is dropped before its end: as for any dropped call, by the layer's `on_cancel`. A body that told its length, and gave
-///   all of it, has ended in order,
+///   all of it, has ended in order. Readers of server-sent events may stop at the line `data: [DONE]` and drop the rest: [`ErrorEvents`](super::ErrorEvents) takes that
+///   for the end,
 /// - when the body says nothing any more: for a probe, when its lease is over; an ordinary call has no verdict until the body is dropped, so put a timeout for bodies inside.
 ///
 /// Where the classifier calls a head a failure, or neutral, that is the verdict, and the body passes as it is.
