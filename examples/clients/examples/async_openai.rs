@@ -24,6 +24,12 @@ use tower_breaker_clients::faulty::{Answer, Fault, Request, Server};
 const MODEL: &str = "gpt-5";
 const SPARE: &str = "llama";
 
+/// How long a turn may take until the head of its answer, retries included. They would wait for as long as a `Retry-After` says.
+const TURN: Duration = Duration::from_secs(30);
+
+/// How long a provider may say nothing, before an answer and in the midst of it.
+const SILENCE: Duration = Duration::from_secs(10);
+
 /// Short, so that the example is. 60 s is the default.
 const COOLDOWN: Duration = Duration::from_secs(2);
 
@@ -37,6 +43,8 @@ fn guarded(
 ) -> (Client<OpenAIConfig>, FallbackHandle) {
     let provider = ServiceBuilder::new()
         .map_response(http::Response::<reqwest::Body>::from)
+        .map_err(|err: BoxError| err.downcast().map_or_else(OpenAIError::Boxed, |err| *err))
+        .timeout(TURN)
         .retry(SimpleRetryPolicy::new(2))
         .service(ReqwestService::new(http));
     let backup = provider.clone().map_request(move |chat| spare.take(chat));
@@ -113,9 +121,7 @@ async fn main() -> Result<(), BoxError> {
     let config = OpenAIConfig::new()
         .with_api_base(format!("{}/v1", primary.url()))
         .with_api_key("a key of the first");
-    let http = reqwest::Client::builder()
-        .read_timeout(Duration::from_millis(500))
-        .build()?;
+    let http = reqwest::Client::builder().read_timeout(SILENCE).build()?;
     let elsewhere = Provider {
         url: spare.url().parse()?,
         key: "a key of the second".to_owned(),

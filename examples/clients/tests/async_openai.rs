@@ -1,5 +1,6 @@
 //! The layers around the HTTP service of `async-openai`, for chat and for streamed chat, against an OpenAI-compatible server that fails in every way.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use futures::future::join_all;
 use http::HeaderMap;
 use reqwest::Body;
 use serde_json::{Value, json};
-use tower::{Service, ServiceBuilder};
+use tower::{BoxError, Service, ServiceBuilder};
 use tower_breaker::circuit_breaker::One;
 use tower_breaker::http::{EndOfBody, ErrorEvents, InspectBody, StatusClassifier};
 use tower_breaker::{
@@ -573,6 +574,21 @@ async fn an_error_inside_a_stream_that_began_well_is_a_failure() {
 }
 
 #[tokio::test]
+async fn without_the_inspector_a_streamed_answer_is_a_cancelled_call() {
+    let server = started(chat).await;
+    let layer = breaker().judge(EndOfBody);
+    let circuit = layer.handle();
+    let client = client!(&server, layer, bare());
+
+    circuit.try_acquire().unwrap().failure();
+    // The client reads as far as `[DONE]`, and drops the rest.
+    assert_eq!(turn(&client, Kind::Streamed).await, answer("gpt-5"));
+    assert_eq!(circuit.snapshot().streak, 1);
+    assert_eq!(turn(&client, Kind::Chat).await, answer("gpt-5"));
+    assert_eq!(circuit.snapshot().streak, 0);
+}
+
+#[tokio::test]
 async fn a_streamed_answer_proves_recovery_however_long_it_takes() {
     let server = started(chat).await;
     let layer = breaker()
@@ -799,31 +815,82 @@ async fn retries_outside_stop_at_an_open_circuit() {
     }
 }
 
+/// A timeout of tower's boxes every error. This gives those of the client back, by which its retries, and callers, know what happened.
+fn unboxed(err: BoxError) -> OpenAIError {
+    err.downcast().map_or_else(OpenAIError::Boxed, |err| *err)
+}
+
 #[tokio::test]
-async fn a_timeout_of_towers_goes_inside_the_retries_and_is_not_retried() {
+async fn a_timeout_around_the_retries_ends_a_turn_that_a_long_hint_would_hold() {
     for kind in KINDS {
-        let server = started(chat).await;
-        let layer = breaker().failure_threshold(1);
-        let circuit = layer.handle();
+        let (primary, backup) = (started(chat).await, started(spare).await);
+        let layer = FallbackLayer::new("gpt-5")
+            .backup("spare", elsewhere(&backup))
+            .classify(StatusClassifier::models())
+            .judge(EndOfBody.inspect(ErrorEvents::new()))
+            .same_turn(|chat: &HttpRequestFactory| Some(chat.clone()))
+            .refuse_with(refuse);
+        let fallback = layer.handle();
         let timed = ServiceBuilder::new()
-            .layer(OpenAIRetryLayer::new(3))
-            .map_err(OpenAIError::from)
-            .timeout(SILENCE / 4)
+            .map_err(unboxed)
+            .timeout(SILENCE)
+            .retry(SimpleRetryPolicy::new(3))
+            .service(bare());
+        let client = client!(&primary, layer, timed);
+
+        // The policy waits as long as it was asked to, without a limit.
+        primary.set(Fault::Throttled(3_600));
+        assert_eq!(turn(&client, kind).await, answer("spare"));
+        assert_eq!((primary.seen(), backup.seen()), (1, 1));
+        assert_eq!(fallback.snapshot().consecutive_failures, 1);
+
+        // Errors that are not the timeout's stay what they were, and are judged as such.
+        primary.set(Fault::Status(400));
+        assert_eq!(turn(&client, kind).await, Seen::Api(400));
+        assert_eq!(fallback.snapshot().consecutive_failures, 1);
+    }
+}
+
+#[tokio::test]
+async fn a_timeout_inside_the_retries_has_to_give_their_errors_back() {
+    for (gives_back, attempts) in [(false, 1), (true, 3)] {
+        let mut server = started(chat).await;
+        let layer = breaker();
+        let circuit = layer.handle();
+        let tried = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&tried);
+        let timed = ServiceBuilder::new()
+            .layer(OpenAIRetryLayer::new(2))
+            .map_err(move |err| {
+                if gives_back {
+                    unboxed(err)
+                } else {
+                    OpenAIError::Boxed(err)
+                }
+            })
+            .timeout(SILENCE / 2)
+            .map_request(move |chat: HttpRequestFactory| {
+                count.fetch_add(1, Ordering::SeqCst);
+                chat
+            })
             .service(bare());
         let client = client!(&server, layer, timed);
 
+        // What took too long is not tried again.
         server.set(Fault::HangBeforeHead);
-        let err = client.chat().create(ask()).await.unwrap_err();
-        match &err {
+        match client.chat().create(ask()).await.unwrap_err() {
             OpenAIError::Boxed(err) => assert!(err.is::<tower::timeout::error::Elapsed>()),
             other => panic!("{other:?}"),
         }
-        assert_eq!(server.seen(), 1);
+        assert_eq!((tried.swap(0, Ordering::SeqCst), server.seen()), (1, 1));
+        assert_eq!(circuit.snapshot().streak, 1);
+
+        // What found no connection is, if the retries can see that.
+        server.kill().await;
+        let seen = turn(&client, Kind::Chat).await;
+        assert_eq!(seen == Seen::Unreachable, gives_back, "{seen:?}");
+        assert_eq!(tried.load(Ordering::SeqCst), attempts);
         assert_eq!(circuit.state(), State::Open);
-        assert_eq!(
-            turn(&client, kind).await,
-            Seen::Refused(Reason::CircuitOpen)
-        );
     }
 }
 
