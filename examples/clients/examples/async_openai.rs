@@ -70,7 +70,7 @@ fn guarded(
 struct Provider {
     /// Its scheme, host and port.
     url: reqwest::Url,
-    key: String,
+    authorization: http::HeaderValue,
     model: &'static str,
 }
 
@@ -93,11 +93,12 @@ impl Provider {
         url.set_path(request.url().path());
         url.set_query(request.url().query());
         *request.url_mut() = url;
-        if let Ok(key) = format!("Bearer {}", self.key).parse() {
-            request.headers_mut().insert("authorization", key);
-        }
+        request
+            .headers_mut()
+            .insert("authorization", self.authorization);
         let body = request.body().and_then(reqwest::Body::as_bytes);
         if let Some(Ok(mut chat)) = body.map(serde_json::from_slice::<Value>) {
+            // Every request that has a body is a chat here.
             chat["model"] = self.model.into();
             *request.body_mut() = Some(chat.to_string().into());
         }
@@ -120,11 +121,11 @@ async fn main() -> Result<(), BoxError> {
     let spare = Server::start(answer).await?;
     let config = OpenAIConfig::new()
         .with_api_base(format!("{}/v1", primary.url()))
-        .with_api_key("a key of the first");
+        .with_api_key("a-key-of-the-first");
     let http = reqwest::Client::builder().read_timeout(SILENCE).build()?;
     let elsewhere = Provider {
         url: spare.url().parse()?,
-        key: "a key of the second".to_owned(),
+        authorization: "Bearer a-key-of-the-second".parse()?,
         model: SPARE,
     };
     let (client, fallback) = guarded(config, http, elsewhere);
