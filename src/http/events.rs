@@ -8,14 +8,14 @@ use crate::outcome::{Failure, Outcome};
 /// Finds the first error inside a stream of events whose status was a success, for [`EndOfBody::inspect`](super::EndOfBody::inspect). It is then a
 /// transient failure at once; what follows passes as it is.
 ///
-/// A line is an error if it begins, white space left aside, with
+/// A line that begins so decides, white space left aside:
 ///
-/// - `event: error`, as in server-sent events,
-/// - `data: {"error":`, which models send in the midst of a stream; but not with `null` or `false`,
-/// - `{"error":`, as in JSON lines, likewise,
-/// - either with `{"type":"error"` instead.
-///
-/// A line that begins with `data: [DONE]` is the end of the answer, and a success at once: whoever reads such a stream may stop there, and drop the body before its end.
+/// | the line | what it says |
+/// | --- | --- |
+/// | `event: error`, `event: response.failed` | an error |
+/// | `data: {"error":`, and not `null` or `false`; `data: {"type":"error"` | an error |
+/// | `{"error":`, likewise, `{"type":"error"`: in JSON lines | an error |
+/// | `data: [DONE]`, `event: message_stop`, `event: response.completed` | the end of the answer: a success at once, since whoever reads such a stream may stop there, and drop the body before its end |
 ///
 /// A line may come in any number of frames, and ends with a line feed, a carriage return, or both. Nothing is kept of it but how far it
 /// matches, and nothing is parsed: an error in another form passes for an answer. Write an [`Inspect`] for that.
@@ -35,15 +35,28 @@ pub struct ErrorEvents {
     failure: Failure,
 }
 
-/// What lines begin with that give the verdict, without white space. An event's name has to end there, and a member has to have a value.
-const BEGINNINGS: [&[u8]; 6] = [
-    b"data:[DONE]",
-    b"event:error",
-    b"data:{\"error\":",
-    b"data:{\"type\":\"error\"",
-    b"{\"error\":",
-    b"{\"type\":\"error\"",
+/// What lines begin with that give the verdict, without white space.
+const BEGINNINGS: [(&[u8], When, Found); 9] = [
+    (b"data:[DONE]", When::AtOnce, Found::Done),
+    (b"event:error", When::TheLineEnds, Found::Error),
+    (b"event:message_stop", When::TheLineEnds, Found::Done),
+    (b"event:response.completed", When::TheLineEnds, Found::Done),
+    (b"event:response.failed", When::TheLineEnds, Found::Error),
+    (b"data:{\"error\":", When::AValueFollows, Found::Error),
+    (b"data:{\"type\":\"error\"", When::AtOnce, Found::Error),
+    (b"{\"error\":", When::AValueFollows, Found::Error),
+    (b"{\"type\":\"error\"", When::AtOnce, Found::Error),
 ];
+
+/// When a line that has begun so gives its verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    AtOnce,
+    /// It is the whole of the line.
+    TheLineEnds,
+    /// Neither `null` nor `false`.
+    AValueFollows,
+}
 
 /// What a line gives as the verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,11 +70,9 @@ enum Found {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line {
     /// So many bytes have matched, with those of `BEGINNINGS` whose bits are set.
-    Matching { matched: u8, with: u8 },
-    /// The whole of an event's name; it is an error if the line ends here.
-    Named,
-    /// The name of an object's member; it is an error if its value is one.
-    Member,
+    Matching { matched: u8, with: u16 },
+    /// It has begun so, and what comes next decides.
+    Begun(When, Found),
     /// It gives no verdict, whatever comes.
     Other,
 }
@@ -75,46 +86,55 @@ impl Line {
     /// Takes one more byte. Answers with what the line is, once that gives the verdict.
     fn take(&mut self, byte: u8) -> Option<Found> {
         if is_end(byte) {
-            let before = std::mem::replace(self, Self::START);
-            return (before == Self::Named).then_some(Found::Error);
+            return std::mem::replace(self, Self::START).end();
         }
         if is_space(byte) {
             return None;
         }
-        let Self::Matching { matched, with } = *self else {
-            let before = std::mem::replace(self, Self::Other);
-            // Neither `null` nor `false`.
-            let is_error = before == Self::Member && byte != b'n' && byte != b'f';
-            return is_error.then_some(Found::Error);
+        let next = self.next(byte);
+        let Self::Begun(When::AtOnce, found) = next else {
+            *self = next;
+            return None;
+        };
+        *self = Self::Other;
+        Some(found)
+    }
+
+    /// The line with one more byte that is no white space.
+    fn next(self, byte: u8) -> Self {
+        let (matched, with) = match self {
+            Self::Matching { matched, with } => (matched, with),
+            Self::Begun(When::AValueFollows, found) if byte != b'n' && byte != b'f' => {
+                return Self::Begun(When::AtOnce, found);
+            }
+            Self::Begun(..) | Self::Other => return Self::Other,
         };
         let mut left = 0;
-        for (n, beginning) in BEGINNINGS.iter().enumerate() {
+        for (n, (beginning, when, found)) in BEGINNINGS.iter().enumerate() {
             let bit = 1 << n;
             if with & bit == 0 || beginning.get(usize::from(matched)) != Some(&byte) {
                 continue;
             }
-            if usize::from(matched) + 1 < beginning.len() {
-                left |= bit;
-                continue;
+            if usize::from(matched) + 1 == beginning.len() {
+                return Self::Begun(*when, *found);
             }
-            let found;
-            (*self, found) = match byte {
-                b'r' => (Self::Named, None),
-                b':' => (Self::Member, None),
-                b']' => (Self::Other, Some(Found::Done)),
-                _ => (Self::Other, Some(Found::Error)),
-            };
-            return found;
+            left |= bit;
         }
-        *self = if left == 0 {
-            Self::Other
-        } else {
-            Self::Matching {
-                matched: matched + 1,
-                with: left,
-            }
-        };
-        None
+        if left == 0 {
+            return Self::Other;
+        }
+        Self::Matching {
+            matched: matched + 1,
+            with: left,
+        }
+    }
+
+    /// What the line is that ends here.
+    fn end(self) -> Option<Found> {
+        match self {
+            Self::Begun(When::TheLineEnds, found) => Some(found),
+            _ => None,
+        }
     }
 }
 
@@ -141,6 +161,13 @@ impl ErrorEvents {
             failure,
         }
     }
+
+    fn outcome(&self, found: Found) -> Outcome {
+        match found {
+            Found::Error => self.failure.into(),
+            Found::Done => Outcome::Success,
+        }
+    }
 }
 
 impl Default for ErrorEvents {
@@ -160,10 +187,7 @@ impl<D: AsRef<[u8]>> Inspect<D> for ErrorEvents {
             }
             let (byte, rest) = data.split_first()?;
             if let Some(found) = self.line.take(*byte) {
-                return Some(match found {
-                    Found::Error => self.failure.into(),
-                    Found::Done => Outcome::Success,
-                });
+                return Some(self.outcome(found));
             }
             data = rest;
         }
@@ -171,11 +195,8 @@ impl<D: AsRef<[u8]>> Inspect<D> for ErrorEvents {
 
     /// The last line may end with the stream.
     fn end(&mut self) -> Outcome {
-        if self.line == Line::Named {
-            self.failure.into()
-        } else {
-            Outcome::Success
-        }
+        let found = self.line.end().unwrap_or(Found::Done);
+        self.outcome(found)
     }
 }
 
@@ -213,6 +234,8 @@ mod tests {
             "{\"error\": \"overloaded\"}\n",
             "{\"token\":\"a\"}\n{\"error\":{}}\n",
             "{\"type\":\"error\"}",
+            "event: response.failed\ndata: {}\n\n",
+            "event: response.failed",
         ] {
             assert_eq!(judged([stream.as_bytes()]), FAILED, "{stream:?}");
         }
@@ -244,6 +267,8 @@ mod tests {
             "data:[DONE]",
             "data: {\"a\":1}\n\ndata: [DONE]\n\n",
             "data: [DONE]\n\nevent: error\n",
+            "event: message_stop\ndata: {}\n\n",
+            "event: response.completed\r\n",
         ] {
             let verdict = ErrorEvents::new().frame(&Frame::data(stream));
             assert_eq!(verdict, Some(Outcome::Success), "{stream:?}");
@@ -254,6 +279,10 @@ mod tests {
             "data: [\"DONE\"]\n",
             "[DONE]\n",
             "event: [DONE]\n",
+            "event: message_stopped\n",
+            "event: response.complete\n",
+            "event: response.created\nevent: message_start\n",
+            "data: message_stop\n",
         ] {
             let verdict = ErrorEvents::new().frame(&Frame::data(stream));
             assert_eq!(verdict, None, "{stream:?}");
@@ -273,7 +302,7 @@ mod tests {
         fn it_does_not_matter_where_a_stream_is_cut(
             lines in prop::collection::vec(
                 prop::sample::select(vec![
-                    "event: error", "event: errors", "data: {\"error\":", "null", "{", "1}", " ", "data: ", "{\"type\": \"error\"", "data: [DONE]", "\n", "\r\n", "x",
+                    "event: error", "event: errors", "data: {\"error\":", "null", "{", "1}", " ", "data: ", "{\"type\": \"error\"", "data: [DONE]", "event: message_stop", "\n", "\r\n", "x",
                 ]),
                 0..12,
             ),
