@@ -1,3 +1,9 @@
 //! Servers on loopback that fail in every way a real one does, for the examples and tests of this package.
 
 pub mod faulty;
+
+/// The client and the server of `proto/search.proto`.
+#[allow(clippy::pedantic)]
+pub mod search {
+    tonic::include_proto!("search");
+}
