@@ -143,9 +143,7 @@ impl Search for Script {
                 .chain(stream::pending())
                 .boxed(),
             Fault::Refuse(status) => return Err(status),
-            Fault::FailAtEnd(status) => {
-                stream::iter(answers.take(2).chain([Err(status)])).boxed()
-            }
+            Fault::FailAtEnd(status) => stream::iter(answers.take(2).chain([Err(status)])).boxed(),
             Fault::Drip(pause) => stream::iter(answers)
                 .then(move |answer| async move {
                     tokio::time::sleep(pause).await;

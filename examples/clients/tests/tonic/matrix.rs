@@ -1,0 +1,233 @@
+//! Each fault, unary and streaming: the circuit, the fallback's strike, the tripwire's error, and what the caller sees.
+
+use std::time::Duration;
+
+use tonic::metadata::MetadataValue;
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt};
+use tower_breaker::{FailureKind, State};
+use tower_breaker_clients::grpc::Fault;
+
+use crate::support::{BOTH, COOLDOWN, Call, Guarded, PATIENCE, Seen, call as make, eventually};
+
+#[tokio::test]
+async fn a_clean_answer_counts_for_everybody() {
+    for call in BOTH {
+        let mut guarded = Guarded::start().await;
+        assert_eq!(guarded.call(call).await, Seen::whole(call));
+        guarded.assert_clean();
+    }
+}
+
+#[tokio::test]
+async fn a_refused_connection_is_a_failure_and_reads_as_unavailable() {
+    for call in BOTH {
+        let mut guarded = Guarded::start().await;
+        guarded.proxy.kill().await;
+        let seen = guarded.call(call).await;
+        assert_eq!(
+            seen,
+            Seen::failed(0, Code::Unavailable, "tcp connect error")
+        );
+        guarded.assert_failed(FailureKind::Transient);
+    }
+}
+
+#[tokio::test]
+async fn a_hang_before_the_head_is_a_failure_by_the_timeout_inside() {
+    for call in BOTH {
+        let mut guarded = Guarded::start().await;
+        guarded.set(Fault::HangBeforeHead);
+        let seen = guarded.call(call).await;
+        assert_eq!(seen, Seen::failed(0, Code::Unknown, "request timed out"));
+        guarded.assert_failed(FailureKind::Transient);
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_hangs_before_the_head_is_no_different() {
+    for call in BOTH {
+        let mut guarded = Guarded::start().await;
+        guarded.proxy.hang();
+        let seen = guarded.call(call).await;
+        assert_eq!(seen, Seen::failed(0, Code::Unknown, "request timed out"));
+        guarded.assert_failed(FailureKind::Transient);
+        assert_eq!(guarded.server.script().seen(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_head_and_then_a_hang_is_a_failure_by_the_timeout_of_frames() {
+    for call in BOTH {
+        let mut guarded = Guarded::start().await;
+        guarded.set(Fault::HeadThenHang);
+        let seen = guarded.call(call).await;
+        let text = "data was not received within the designated timeout";
+        let messages = usize::from(call == Call::Follow);
+        assert_eq!(seen, Seen::failed(messages, Code::Unknown, text));
+        guarded.assert_failed(FailureKind::Transient);
+    }
+}
+
+#[tokio::test]
+async fn a_cut_in_mid_stream_is_a_failure() {
+    for call in BOTH {
+        let mut guarded = Guarded::start().await;
+        guarded.set(Fault::HeadThenHang);
+        let frame = guarded.frame.clone();
+        let proxy = &guarded.proxy;
+        let client = &mut guarded.client;
+        let (seen, ()) = tokio::join!(make(client, call), async {
+            frame.notified().await;
+            proxy.cut().await;
+        });
+        let messages = usize::from(call == Call::Follow);
+        let text = "h2 protocol error: error reading a body from connection";
+        assert_eq!(seen, Seen::failed(messages, Code::Unknown, text));
+        guarded.assert_failed(FailureKind::Transient);
+    }
+}
+
+#[tokio::test]
+async fn a_status_in_the_headers_is_judged_at_the_head() {
+    for call in BOTH {
+        for status in [Status::internal("broken"), Status::unavailable("down")] {
+            let mut guarded = Guarded::start().await;
+            guarded.set(Fault::Refuse(status.clone()));
+            let seen = guarded.call(call).await;
+            assert_eq!(seen, Seen::failed(0, status.code(), status.message()));
+            guarded.assert_failed(FailureKind::Transient);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_status_in_the_trailers_is_judged_at_the_end_of_the_stream() {
+    for call in BOTH {
+        for status in [Status::internal("broken"), Status::unavailable("down")] {
+            let mut guarded = Guarded::start().await;
+            guarded.set(Fault::FailAtEnd(status.clone()));
+            let seen = guarded.call(call).await;
+            let messages = if call == Call::Follow { 2 } else { 0 };
+            assert_eq!(
+                seen,
+                Seen::failed(messages, status.code(), status.message())
+            );
+            guarded.assert_failed(FailureKind::Transient);
+        }
+    }
+}
+
+/// `RESOURCE_EXHAUSTED` with a hint of two minutes, in each of the two forms.
+fn throttled() -> [Status; 2] {
+    let mut pushback = Status::resource_exhausted("slow down");
+    let millis = MetadataValue::from_static("120000");
+    pushback
+        .metadata_mut()
+        .insert("grpc-retry-pushback-ms", millis);
+    let details = ErrorDetails::with_retry_info(Some(4 * COOLDOWN));
+    let retry_info = Status::with_error_details(Code::ResourceExhausted, "slow down", details);
+    [pushback, retry_info]
+}
+
+#[tokio::test]
+async fn a_throttled_call_lengthens_the_cooldown_by_its_hint_wherever_that_stands() {
+    for call in BOTH {
+        for status in throttled() {
+            for (at_end, fault) in [Fault::Refuse, Fault::FailAtEnd].into_iter().enumerate() {
+                let mut guarded = Guarded::start().await;
+                guarded.set(fault(status.clone()));
+                let seen = guarded.call(call).await;
+                let messages = if call == Call::Follow { 2 * at_end } else { 0 };
+                assert_eq!(
+                    seen,
+                    Seen::failed(messages, Code::ResourceExhausted, "slow down")
+                );
+                guarded.assert_failed(FailureKind::RateLimited);
+                let left = guarded.circuit.snapshot().time_left.unwrap();
+                assert!(left > 3 * COOLDOWN && left <= 4 * COOLDOWN, "{left:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_throttled_call_without_a_hint_waits_the_cooldown() {
+    let mut guarded = Guarded::start().await;
+    guarded.set(Fault::Refuse(Status::resource_exhausted("slow down")));
+    guarded.call(Call::Find).await;
+    guarded.assert_failed(FailureKind::RateLimited);
+    assert!(guarded.circuit.snapshot().time_left.unwrap() <= COOLDOWN);
+}
+
+#[tokio::test]
+async fn a_slow_drip_is_no_failure_while_each_frame_comes_in_time() {
+    for call in BOTH {
+        let mut guarded = Guarded::start().await;
+        guarded.set(Fault::Drip(PATIENCE / 4));
+        assert_eq!(guarded.call(call).await, Seen::whole(call));
+        guarded.assert_clean();
+    }
+}
+
+#[tokio::test]
+async fn the_callers_own_mistakes_count_for_nobody() {
+    for call in BOTH {
+        let mistakes = [Status::invalid_argument("what?"), Status::aborted("lost")];
+        for (status, fault) in mistakes.into_iter().zip([Fault::Refuse, Fault::FailAtEnd]) {
+            let mut guarded = Guarded::start().await;
+            guarded.set(fault(status.clone()));
+            let seen = guarded.call(call).await;
+            let messages = match (call, status.code()) {
+                (Call::Follow, Code::Aborted) => 2,
+                _ => 0,
+            };
+            assert_eq!(
+                seen,
+                Seen::failed(messages, status.code(), status.message())
+            );
+            guarded.assert_clean();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_backup_that_fails_at_its_end_has_the_strike_and_the_primary_has_not() {
+    for call in BOTH {
+        let mut guarded = Guarded::start().await;
+        // Three failed turns: one of the primary, and two that its open circuit refused.
+        guarded.set(Fault::FailAtEnd(Status::unavailable("down")));
+        for _ in 0..3 {
+            assert!(guarded.call(call).await.end.is_err());
+        }
+        assert_eq!(guarded.server.script().seen(), 1);
+        assert_eq!(guarded.chain.active_model().as_deref(), Some("spare"));
+
+        let spare = guarded.spare.script().clone();
+        assert_eq!(guarded.call(call).await, Seen::whole(call));
+        assert_eq!(guarded.chain.snapshot().entries[0].strikes, 0);
+        for (strikes, fault) in [
+            (1, Fault::FailAtEnd(Status::internal("broken"))),
+            (2, Fault::HeadThenHang),
+        ] {
+            spare.set(fault);
+            assert!(guarded.call(call).await.end.is_err());
+            assert_eq!(guarded.chain.snapshot().entries[0].strikes, strikes);
+        }
+        assert_eq!(guarded.chain.snapshot().trips, 1);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_comes_back_closes_the_circuit() {
+    for call in BOTH {
+        let mut guarded = Guarded::with_cooldown(Duration::from_millis(200)).await;
+        guarded.proxy.kill().await;
+        assert!(guarded.call(call).await.end.is_err());
+        assert_eq!(guarded.circuit.state(), State::Open);
+        guarded.proxy.restart().await.unwrap();
+        eventually(|| guarded.circuit.would_allow()).await;
+        assert_eq!(guarded.call(call).await, Seen::whole(call));
+        assert_eq!(guarded.circuit.state(), State::Closed);
+    }
+}

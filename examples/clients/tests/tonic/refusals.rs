@@ -1,0 +1,228 @@
+//! What a tonic client is told of a call that was not attempted, and interceptors outside of the layers.
+
+use std::time::Duration;
+
+use tonic::body::Body;
+use tonic::service::{Interceptor, InterceptorLayer};
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status};
+use tower::{BoxError, ServiceBuilder};
+use tower_breaker::grpc::{self, Codes, SoftRefusal};
+use tower_breaker::{
+    CircuitBreakerLayer, EndOfBody, Failure, FailureKind, FallbackLayer, Reason, Refusal, State,
+    TripwireLayer,
+};
+use tower_breaker_clients::grpc::{Fault, Server};
+use tower_breaker_clients::search::search_client::SearchClient;
+
+use crate::support::{BOTH, Call, Guarded, Seen, breaker, call, channel, query};
+
+const OPEN: &str = "tool `search` temporarily unavailable: circuit breaker open";
+
+async fn server() -> (Server, Channel) {
+    let server = Server::start().await.unwrap();
+    let channel = channel(&format!("http://{}", server.addr()));
+    (server, channel)
+}
+
+#[tokio::test]
+async fn a_soft_refusal_is_unavailable_with_the_text_and_the_wait() {
+    let (server, channel) = server().await;
+    // The service's error is still tonic's own: nothing is boxed.
+    let layer = CircuitBreakerLayer::new()
+        .name("search")
+        .recovery_duration(Duration::from_secs(60))
+        .classify(Codes::new())
+        .judge(EndOfBody.inspect(Codes::new()))
+        .refuse(SoftRefusal);
+    let circuit = layer.handle();
+    let mut client = SearchClient::new(ServiceBuilder::new().layer(layer).service(channel));
+    for kind in BOTH {
+        assert_eq!(call(&mut client, kind).await, Seen::whole(kind));
+    }
+    for _ in 0..3 {
+        circuit.try_acquire().unwrap().failure();
+    }
+    for kind in BOTH {
+        let refused = call(&mut client, kind).await;
+        assert_eq!(refused, Seen::failed(0, Code::Unavailable, OPEN));
+    }
+    let status = client.find(query()).await.unwrap_err();
+    let pushback = status.metadata().get("grpc-retry-pushback-ms").unwrap();
+    let millis: u32 = pushback.to_str().unwrap().parse().unwrap();
+    assert!((50_000..=60_000).contains(&millis), "{millis}");
+    assert_eq!(server.script().seen(), 2);
+}
+
+#[tokio::test]
+async fn a_refusal_as_an_error_is_found_in_the_source_of_the_status() {
+    let (server, channel) = server().await;
+    let layer = CircuitBreakerLayer::new()
+        .name("search")
+        .classify(Codes::new())
+        .judge(EndOfBody.inspect(Codes::new()));
+    layer.handle().force_open();
+    let mut client = SearchClient::new(ServiceBuilder::new().layer(layer).service(channel));
+
+    let unary = client.find(query()).await.unwrap_err();
+    let stream = client.follow(query()).await.unwrap_err();
+    for status in [unary, stream] {
+        assert_eq!((status.code(), status.message()), (Code::Unknown, OPEN));
+        let refusal = Refusal::find(&status).expect("it is the source");
+        assert_eq!(refusal.reason(), Reason::ForcedOpen);
+        // Also when the status was boxed, as by `?`, and when it comes from a clone.
+        let boxed = BoxError::from(status.clone());
+        assert_eq!(Refusal::find(&*boxed), Some(refusal));
+    }
+    assert_eq!(server.script().seen(), 0);
+}
+
+#[tokio::test]
+async fn a_refusal_of_any_layer_is_made_soft_outermost() {
+    async fn soften(
+        result: Result<http::Response<Body>, BoxError>,
+    ) -> Result<http::Response<Body>, BoxError> {
+        result.or_else(|err| match Refusal::find(&*err) {
+            Some(refusal) => Ok(SoftRefusal.response(refusal)),
+            None => Err(err),
+        })
+    }
+
+    let (server, channel) = server().await;
+    let breaker = CircuitBreakerLayer::new()
+        .name("search")
+        .classify(Codes::new());
+    let fallback = FallbackLayer::new("large").classify(Codes::models());
+    let tripwire = TripwireLayer::new()
+        .max_turns(2)
+        .digest(|_: &http::Request<Body>| None)
+        .classify(Codes::new());
+    breaker.handle().force_open();
+    let mut client = SearchClient::new(
+        ServiceBuilder::new()
+            .then(soften)
+            .layer(tripwire)
+            .layer(fallback)
+            .layer(breaker)
+            .service(channel),
+    );
+    for kind in BOTH {
+        let refused = call(&mut client, kind).await;
+        assert_eq!(refused, Seen::failed(0, Code::Unavailable, OPEN));
+    }
+    let stopped = call(&mut client, Call::Find).await;
+    let text = "tool was not called: all 2 turns of the run are spent. Make no more calls, and answer with what you have";
+    assert_eq!(stopped, Seen::failed(0, Code::Unavailable, text));
+    assert_eq!(server.script().seen(), 0);
+}
+
+/// Lets calls pass that carry a token, and gives one to none.
+fn authorize(req: Request<()>) -> Result<Request<()>, Status> {
+    match req.metadata().get("token") {
+        Some(_) => Ok(req),
+        None => Err(Status::unauthenticated("no token")),
+    }
+}
+
+fn with_token<T>(message: T) -> Request<T> {
+    let mut req = Request::new(message);
+    req.metadata_mut().insert("token", "t".parse().unwrap());
+    req
+}
+
+/// To these codes such a status would be fatal, had it come from the server.
+fn codes() -> Codes {
+    Codes::new().code(grpc::Code::Unauthenticated, Failure::fatal())
+}
+
+#[tokio::test]
+async fn an_interceptor_outside_sees_every_call_and_its_own_errors_count_for_nobody() {
+    let (server, channel) = server().await;
+    let breaker = breaker(codes());
+    let circuit = breaker.handle();
+    let guarded = ServiceBuilder::new().layer(breaker).service(channel);
+    let mut client = SearchClient::with_interceptor(guarded, authorize);
+
+    let turned_away = client.find(query()).await.unwrap_err();
+    assert_eq!(turned_away.code(), Code::Unauthenticated);
+    assert_eq!(
+        client.follow(query()).await.unwrap_err().message(),
+        "no token"
+    );
+    assert_eq!(circuit.snapshot().streak, 0);
+    assert_eq!(
+        (circuit.state(), server.script().seen()),
+        (State::Closed, 0)
+    );
+
+    let answer = client.find(with_token(query())).await.unwrap();
+    assert_eq!(answer.get_ref().text, "rust 1");
+
+    server
+        .script()
+        .set(Fault::FailAtEnd(Status::unavailable("down")));
+    let mut answers = client
+        .follow(with_token(query()))
+        .await
+        .unwrap()
+        .into_inner();
+    assert!(answers.message().await.is_ok());
+    assert!(answers.message().await.is_ok());
+    assert_eq!(circuit.state(), State::Closed, "it has not ended yet");
+    let failed = answers.message().await.unwrap_err();
+    assert_eq!(
+        (failed.code(), failed.message()),
+        (Code::Unavailable, "down")
+    );
+    assert_eq!(circuit.state(), State::Open);
+
+    let refused = client.find(with_token(query())).await.unwrap_err();
+    assert_eq!((refused.code(), refused.message()), (Code::Unknown, OPEN));
+    let reason = Refusal::find(&refused).map(Refusal::reason);
+    assert_eq!(reason, Some(Reason::CircuitOpen));
+    // The interceptor is asked first, even by a call that the circuit would refuse.
+    let turned_away = client.find(query()).await.unwrap_err();
+    assert_eq!(turned_away.code(), Code::Unauthenticated);
+}
+
+#[tokio::test]
+async fn an_interceptor_may_stand_in_the_stack_as_a_layer_with_soft_refusals_inside() {
+    let (server, channel) = server().await;
+    let breaker = breaker(codes()).refuse(SoftRefusal);
+    let circuit = breaker.handle();
+    let mut client = SearchClient::new(
+        ServiceBuilder::new()
+            .layer(InterceptorLayer::new(authorize))
+            .layer(breaker)
+            .service(channel),
+    );
+    let answer = client.find(with_token(query())).await.unwrap();
+    assert_eq!(answer.get_ref().text, "rust 1");
+    circuit.force_open();
+    let refused = client.follow(with_token(query())).await.unwrap_err();
+    assert_eq!(
+        (refused.code(), refused.message()),
+        (Code::Unavailable, OPEN)
+    );
+    assert_eq!(server.script().seen(), 1);
+}
+
+#[tokio::test]
+async fn an_interceptor_around_the_whole_stack_is_passed_by_each_layer() {
+    #[derive(Clone)]
+    struct Token;
+
+    impl Interceptor for Token {
+        fn call(&mut self, mut req: Request<()>) -> Result<Request<()>, Status> {
+            req.metadata_mut().insert("token", "t".parse().unwrap());
+            Ok(req)
+        }
+    }
+
+    let guarded = Guarded::start().await;
+    guarded.set(Fault::FailAtEnd(Status::internal("broken")));
+    let mut client = SearchClient::with_interceptor(guarded.service.clone(), Token);
+    let seen = call(&mut client, Call::Follow).await;
+    assert_eq!(seen, Seen::failed(2, Code::Internal, "broken"));
+    guarded.assert_failed(FailureKind::Transient);
+}
