@@ -5,15 +5,16 @@ use std::time::Duration;
 use tonic::body::Body;
 use tonic::service::{Interceptor, InterceptorLayer};
 use tonic::transport::Channel;
-use tonic::{Code, Request, Status};
-use tower::{BoxError, ServiceBuilder};
+use tonic::{Code, Request, Response, Status};
+use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_breaker::grpc::{self, Codes, SoftRefusal};
 use tower_breaker::{
-    CircuitBreakerLayer, EndOfBody, Failure, FailureKind, FallbackLayer, Reason, Refusal, State,
-    TripwireLayer,
+    CircuitBreakerLayer, EndOfBody, Failure, FailureKind, FallbackLayer, Outcome, Reason, Refusal,
+    State, TripwireLayer,
 };
 use tower_breaker_clients::grpc::{Fault, Server};
 use tower_breaker_clients::search::search_client::SearchClient;
+use tower_breaker_clients::search::{Answer, Query};
 
 use crate::support::{BOTH, Call, Guarded, Seen, breaker, call, channel, query};
 
@@ -225,4 +226,46 @@ async fn an_interceptor_around_the_whole_stack_is_passed_by_each_layer() {
     let seen = call(&mut client, Call::Follow).await;
     assert_eq!(seen, Seen::failed(2, Code::Internal, "broken"));
     guarded.assert_failed(FailureKind::Transient);
+}
+
+#[tokio::test]
+async fn a_tripwire_around_the_generated_client_sees_the_messages_and_the_refusals_in_a_status() {
+    let (server, channel) = server().await;
+    let breaker = breaker(codes());
+    let circuit = breaker.handle();
+    let client = SearchClient::new(breaker.layer(channel));
+    let tripwire = TripwireLayer::new().max_turns(20).classify(
+        |result: Result<&Answer, &Status>| match result {
+            Ok(_) => Outcome::Success,
+            Err(status) if Refusal::find(status).is_some() => Outcome::Neutral,
+            Err(status) => Codes::new().outcome(grpc::Code::from_number(i32::from(status.code()))),
+        },
+    );
+    let fence = tripwire.handle();
+    let mut search = tripwire.layer(service_fn(move |query: Query| {
+        let mut client = client.clone();
+        async move { client.find(query).await.map(Response::into_inner) }
+    }));
+    let mut ask = async |text: &str| {
+        let text = text.to_owned();
+        search.ready().await.unwrap().call(Query { text }).await
+    };
+
+    assert_eq!(ask("rust").await.unwrap().text, "rust 1");
+    server
+        .script()
+        .set(Fault::Refuse(Status::internal("broken")));
+    assert!(ask("tower").await.is_err());
+    assert_eq!((fence.snapshot().errors, circuit.state()), (1, State::Open));
+    for text in ["tonic", "hyper"] {
+        let refused = ask(text).await.unwrap_err();
+        let reason = Refusal::find(&*refused).map(Refusal::reason);
+        assert_eq!(reason, Some(Reason::CircuitOpen));
+        assert_eq!(fence.snapshot().errors, 1);
+    }
+    assert!(ask("hyper").await.is_err());
+    let repeated = ask("hyper").await.unwrap_err();
+    let reason = Refusal::find(&*repeated).map(Refusal::reason);
+    assert_eq!(reason, Some(Reason::IdenticalCall));
+    assert_eq!(server.script().seen(), 2);
 }

@@ -14,7 +14,10 @@ use tower::{Layer, Service, ServiceBuilder};
 use tower_breaker::circuit_breaker::{CircuitBreaker, One};
 use tower_breaker::grpc::{self, Codes};
 use tower_breaker::http::InspectBody;
-use tower_breaker::{AsBoxError, BoxError, Cancelled, CircuitBreakerHandle, Failure, Head, State};
+use tower_breaker::{
+    AsBoxError, BoxError, Cancelled, CircuitBreakerHandle, EndOfBody, Failure, FallbackLayer,
+    FallbackState, Head, State,
+};
 use tower_breaker_clients::grpc::{Fault, Script, Server};
 use tower_breaker_clients::proxy::Proxy;
 use tower_breaker_clients::search::Answer;
@@ -82,6 +85,29 @@ async fn three_streams_that_began_well_trip_a_circuit_when_they_have_failed() {
     assert_eq!(script.seen(), 3);
 }
 
+#[tokio::test]
+async fn a_mistake_of_the_callers_neither_ends_a_streak_nor_lengthens_it() {
+    for kind in BOTH {
+        let server = Server::start().await.unwrap();
+        let url = format!("http://{}", server.addr());
+        let layer = breaker(Codes::new()).failure_threshold(3);
+        let (mut client, circuit) = client(&layer, channel(&url));
+        for _ in 0..2 {
+            circuit.try_acquire().unwrap().failure();
+        }
+        let mistake = Status::not_found("no such thing");
+        for fault in [Fault::Refuse, Fault::FailAtEnd] {
+            server.script().set(fault(mistake.clone()));
+            let seen = call(&mut client, kind).await;
+            assert_eq!(seen.end, Err((Code::NotFound, "no such thing".to_owned())));
+            assert_eq!(circuit.snapshot().streak, 2);
+        }
+        server.script().set(Fault::Clean);
+        assert_eq!(call(&mut client, kind).await, Seen::whole(kind));
+        assert_eq!(circuit.snapshot().streak, 0);
+    }
+}
+
 // ===== dropped calls =====
 
 #[tokio::test]
@@ -116,12 +142,15 @@ async fn a_stream_that_its_reader_drops_early_says_what_on_cancel_tells() {
     ] {
         let script = Script::default();
         script.set(Fault::HeadThenHang);
-        let layer = breaker(Codes::new()).on_cancel(rule);
+        let layer = breaker(Codes::new()).failure_threshold(2).on_cancel(rule);
         let (mut client, circuit) = client(&layer, in_memory(&script));
+        circuit.try_acquire().unwrap().failure();
         let answers = begun(&mut client).await;
         tokio::time::advance(Duration::from_secs(ran)).await;
         drop(answers);
         assert_eq!(circuit.state(), state, "{rule:?}");
+        let streak = if state == State::Open { 2 } else { 1 };
+        assert_eq!(circuit.snapshot().streak, streak, "it is no success either");
     }
 }
 
@@ -222,6 +251,36 @@ async fn a_probe_that_is_dropped_in_mid_stream_never_wedges_the_circuit() {
         let seen = call(&mut client, Call::Follow).await;
         assert_eq!(seen, Seen::whole(Call::Follow));
         assert_eq!(circuit.state(), State::Closed, "{rule:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fallbacks_probe_is_kept_alive_by_its_frames_too() {
+    for (pause, state) in [
+        (LEASE * 9 / 10, FallbackState::Primary),
+        (LEASE * 11 / 10, FallbackState::Recovering),
+    ] {
+        let (large, small) = (Script::default(), Script::default());
+        let layer = FallbackLayer::new("large")
+            .backup("small", in_memory(&small))
+            .trip_threshold(1)
+            .recovery_timeout(COOLDOWN)
+            .recovery_successes_needed(1)
+            .probe_timeout(LEASE)
+            .classify(Codes::models())
+            .judge(EndOfBody.inspect(Codes::models()));
+        let chain = layer.handle();
+        let mut client = SearchClient::new(layer.layer(in_memory(&large)));
+
+        large.set(Fault::FailAtEnd(Status::unavailable("down")));
+        assert!(call(&mut client, Call::Follow).await.end.is_err());
+        assert_eq!(chain.state(), FallbackState::Fallback);
+        tokio::time::advance(COOLDOWN).await;
+        large.set(Fault::Drip(pause));
+        let seen = call(&mut client, Call::Follow).await;
+        assert_eq!(seen, Seen::whole(Call::Follow));
+        assert_eq!(chain.state(), state);
+        assert_eq!((large.seen(), small.seen()), (2, 0));
     }
 }
 
