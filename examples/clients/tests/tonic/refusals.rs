@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::TcpListenerStream;
 use tonic::body::Body;
 use tonic::service::{Interceptor, InterceptorLayer};
 use tonic::transport::Channel;
@@ -12,8 +14,9 @@ use tower_breaker::{
     CircuitBreakerLayer, EndOfBody, Failure, FailureKind, FallbackLayer, Outcome, Reason, Refusal,
     State, TripwireLayer,
 };
-use tower_breaker_clients::grpc::{Fault, Server};
+use tower_breaker_clients::grpc::{Fault, Script, Server};
 use tower_breaker_clients::search::search_client::SearchClient;
+use tower_breaker_clients::search::search_server::SearchServer;
 use tower_breaker_clients::search::{Answer, Query};
 
 use crate::support::{BOTH, Call, Guarded, Seen, breaker, call, channel, query};
@@ -115,6 +118,33 @@ async fn a_refusal_of_any_layer_is_made_soft_outermost() {
     let text = "tool was not called: all 2 turns of the run are spent. Make no more calls, and answer with what you have";
     assert_eq!(stopped, Seen::failed(0, Code::Unavailable, text));
     assert_eq!(server.script().seen(), 0);
+}
+
+#[tokio::test]
+async fn a_layer_around_a_tonic_server_judges_its_answers_and_refuses_softly() {
+    for kind in BOTH {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let script = Script::default();
+        // Each connection has a service of its own, and all of them one circuit.
+        let layer = breaker(Codes::new()).refuse(SoftRefusal);
+        let circuit = layer.handle();
+        let server = tonic::transport::Server::builder()
+            .layer(layer)
+            .add_service(SearchServer::new(script.clone()))
+            .serve_with_incoming(TcpListenerStream::new(listener));
+        tokio::spawn(server);
+
+        let whole = call(&mut SearchClient::new(channel(&url)), Call::Follow).await;
+        assert_eq!(whole, Seen::whole(Call::Follow));
+        script.set(Fault::FailAtEnd(Status::internal("broken")));
+        let failed = call(&mut SearchClient::new(channel(&url)), Call::Follow).await;
+        assert_eq!(failed, Seen::failed(2, Code::Internal, "broken"));
+        assert_eq!(circuit.state(), State::Open);
+        let refused = call(&mut SearchClient::new(channel(&url)), kind).await;
+        assert_eq!(refused, Seen::failed(0, Code::Unavailable, OPEN));
+        assert_eq!(script.seen(), 2);
+    }
 }
 
 /// Lets calls pass that carry a token, and gives one to none.

@@ -1,8 +1,12 @@
 //! When a verdict is given: at the head or at the end, for calls that are dropped, for probes whose answer streams, and by whose timeout.
 
+use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use prost::Message;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio_stream::wrappers::TcpListenerStream;
@@ -10,7 +14,7 @@ use tonic::body::Body;
 use tonic::codec::Streaming;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
-use tower::{Layer, Service, ServiceBuilder};
+use tower::{Layer, Service, ServiceBuilder, service_fn};
 use tower_breaker::circuit_breaker::{CircuitBreaker, One};
 use tower_breaker::grpc::{self, Codes};
 use tower_breaker::http::InspectBody;
@@ -83,6 +87,26 @@ async fn three_streams_that_began_well_trip_a_circuit_when_they_have_failed() {
     assert_eq!(circuit.state(), State::Open);
     assert!(client.find(query()).await.is_err());
     assert_eq!(script.seen(), 3);
+}
+
+/// Somebody in between swallowed the trailers. tonic takes that for the end, and its caller never knows.
+#[tokio::test]
+async fn a_stream_that_ends_without_a_status_is_a_failure_though_tonic_reads_it_as_whole() {
+    for kind in BOTH {
+        let message = Answer {
+            text: "rust 1".to_owned(),
+        };
+        let mut frame = vec![0, 0, 0, 0, u8::try_from(message.encoded_len()).unwrap()];
+        frame.extend(message.encode_to_vec());
+        let without_status = service_fn(move |_: http::Request<Body>| {
+            let body = Body::new(Full::new(Bytes::from(frame.clone())).map_err(BoxError::from));
+            ready(Ok::<_, BoxError>(http::Response::new(body)))
+        });
+        let (mut client, circuit) = client(&breaker(Codes::new()), without_status);
+        let seen = call(&mut client, kind).await;
+        assert_eq!(seen, Seen::whole(Call::Find));
+        assert_eq!(circuit.state(), State::Open);
+    }
 }
 
 #[tokio::test]
