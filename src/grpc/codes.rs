@@ -26,7 +26,7 @@ pub(super) const STATUS: &str = "grpc-status";
 /// 3. otherwise all is well so far: a success.
 ///
 /// As an inspector it goes by the `grpc-status` of the trailers, then by what it saw in the head as above. When a body ends in order and
-/// there was neither, that is a transient failure: gRPC clients report it as an error, too. An inspector sees only the bodies that the layer's classifier let
+/// there was neither, that is a transient failure, even where a client takes it for an end in order, as `tonic` does. An inspector sees only the bodies that the layer's classifier let
 /// pass, and a client that reads a failure in the head drops the body unread: so give a layer both, made alike.
 ///
 /// Errors of the service are for the classifier `E`. A clone costs no allocation.

@@ -13,7 +13,7 @@
 //! | `NOT_FOUND`, `ALREADY_EXISTS` | neutral | the server answered, and truly |
 //! | `UNIMPLEMENTED` | neutral | the caller asked for what is not there |
 //! | `UNAUTHENTICATED`, `PERMISSION_DENIED` | neutral | the caller's credentials are wrong, and the next caller's may not be |
-//! | `CANCELLED` | neutral | the caller went away |
+//! | `CANCELLED` | neutral | the caller went away; or a server of `tonic` ran into its own timeout, so for one of those let [`Codes::code`] make it a failure |
 //! | `ABORTED` | neutral | a transaction lost against another, on a server that works |
 //!
 //! For a model that one key pays for, [`Codes::models`] takes `UNAUTHENTICATED`, `PERMISSION_DENIED`, `NOT_FOUND` and `UNIMPLEMENTED` for
@@ -40,6 +40,15 @@
 //! ```
 //!
 //! [`EndOfBody`]: crate::http::EndOfBody
+//!
+//! # What a client is told
+//!
+//! A refusal is an error of the service, unless the layer has a policy for them. A client of `tonic` makes a status of it, as of every error: the code is
+//! `UNKNOWN`, the message is the refusal's text, and the refusal is its source, so that `Refusal::find(&status)` finds it. With
+//! [`SoftRefusal`] the code is `UNAVAILABLE`, the wait is in the status's metadata, and there is only the text.
+//!
+//! A layer around the calls of such a client, a tripwire that compares messages for instance, has the status for an error. It needs a classifier
+//! that looks: [`Refusal::find`](crate::Refusal::find) for the refusals of the layers inside, and [`Codes::outcome`] for the rest.
 //!
 //! # Examples
 //!
