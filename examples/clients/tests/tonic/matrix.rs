@@ -45,14 +45,19 @@ async fn a_hang_before_the_head_is_a_failure_by_the_timeout_inside() {
 }
 
 #[tokio::test]
-async fn a_connection_that_hangs_before_the_head_is_no_different() {
+async fn a_connection_that_hangs_before_the_head_is_no_different_and_may_go_on_when_it_wakes() {
     for call in BOTH {
-        let mut guarded = Guarded::start().await;
+        let mut guarded = Guarded::with_cooldown(Duration::from_millis(200)).await;
         guarded.proxy.hang();
         let seen = guarded.call(call).await;
         assert_eq!(seen, Seen::failed(0, Code::Unknown, "request timed out"));
         guarded.assert_failed(FailureKind::Transient);
         assert_eq!(guarded.server.script().seen(), 0);
+
+        guarded.proxy.resume();
+        eventually(|| guarded.circuit.would_allow()).await;
+        assert_eq!(guarded.call(call).await, Seen::whole(call));
+        assert_eq!(guarded.circuit.state(), State::Closed);
     }
 }
 
