@@ -267,7 +267,7 @@ async fn write_chunk(stream: &mut TcpStream, chunk: &[u8]) -> io::Result<()> {
     stream.flush().await
 }
 
-/// In the form that OpenAI's clients read, which does others no harm.
+/// In the form that `OpenAI`'s clients read, which does others no harm.
 async fn refuse(stream: &mut TcpStream, status: u16, headers: &str) -> io::Result<bool> {
     let body = format!(
         r#"{{"error":{{"message":"status {status}","type":"server_error","param":null,"code":null}}}}"#
