@@ -18,8 +18,8 @@ use tower::timeout::error::Elapsed;
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_breaker::http::{EndOfBody, ResponseBody, StatusClassifier};
 use tower_breaker::{
-    CircuitBreakerHandle, CircuitBreakerLayer, FallbackHandle, FallbackLayer, Reason, Refusal,
-    State,
+    CircuitBreakerHandle, CircuitBreakerLayer, Digest, FallbackHandle, FallbackLayer, Reason,
+    Refusal, State, TripwireLayer,
 };
 use tower_breaker_clients::faulty::Fault;
 use tower_http::timeout::{ResponseBodyTimeoutLayer, TimeoutBody};
@@ -161,6 +161,31 @@ async fn each_way_to_fail_is_a_strike_of_the_backup_that_served() {
         assert_seen(cell, &seen);
         web::assert_circuit(cell, &circuit);
         web::assert_backup(cell, &fallback);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn each_way_to_fail_is_an_error_of_the_run_that_a_tripwire_guards() {
+    web::each_cell(async |cell| {
+        let server = web::server(cell).await;
+        let layer = TripwireLayer::new()
+            .error_limit(1)
+            .digest(|ask: &Ask| Some(Digest::of(ask.uri())))
+            .classify(StatusClassifier::new())
+            .judge(EndOfBody);
+        let tripwire = layer.handle();
+        let tool = ServiceBuilder::new().layer(layer).service(client(cell));
+
+        let seen = read(tool.oneshot(ask(&server.url())).await).await;
+        assert_seen(cell, &seen);
+        let expected = if cell.is_well() {
+            (State::Closed, 1, None)
+        } else {
+            (State::Open, 1, Some(Reason::ErrorStreak))
+        };
+        let now = (tripwire.state(), tripwire.turns(), tripwire.reason());
+        assert_eq!(now, expected, "{cell:?}");
     })
     .await;
 }
