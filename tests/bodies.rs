@@ -916,3 +916,20 @@ async fn an_error_type_that_cannot_be_stays_as_it_is() {
         "fine"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_body_shows_its_permit_until_the_verdict() {
+    let judge = EndOfBody.inspect(ErrorEvents::new());
+    assert_eq!(format!("{judge:?}"), "InspectBody");
+    let server = Server::default();
+    let mut stack = breaker().judge(judge).layer(server.clone());
+    let pipe = server.answers();
+    let mut body = call(&mut stack).await.unwrap();
+    let before = format!("{body:?}");
+    assert!(before.contains("permit: Some(Circuit(Permit {"), "{before}");
+    drop(pipe);
+    assert_ready!(read(&mut body)).unwrap();
+    let after = format!("{body:?}");
+    assert!(after.contains("permit: None, over: true"), "{after}");
+    assert!(body.get_ref().ended && body.get_mut().ended);
+}

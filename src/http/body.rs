@@ -27,6 +27,9 @@ use crate::outcome::{Failure, Outcome};
 ///
 /// Where the classifier calls a head a failure, or neutral, that is the verdict, and the body passes as it is.
 ///
+/// On a server's side a body is also dropped when its reader leaves, and may be dropped unread when the request was a `HEAD`. That says nothing of the handler: set
+/// [`Cancelled::Release`](crate::Cancelled::Release) there, so that such a probe gives its slot back.
+///
 /// Every frame starts the lease of a probe anew. It is the reader who sees a frame: a body that is left unread for longer than
 /// the lease is lost as a probe.
 ///
