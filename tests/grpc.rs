@@ -347,7 +347,7 @@ proptest! {
 }
 
 #[test]
-fn a_proxys_retry_after_is_heeded_and_one_beside_a_grpc_status_is_not() {
+fn the_retry_after_of_a_proxy_is_heeded_and_one_beside_a_grpc_status_is_not() {
     let told = |status, fields: &[_]| hint(head(&Codes::new(), &response(status, fields)));
     let after = ("retry-after", "20");
     assert_eq!(told(503, &[after]), Some(Duration::from_secs(20)));
