@@ -271,8 +271,8 @@ mod tests {
             assert_eq!(value.len(), size);
             retry_info(value.as_bytes())
         };
-        assert_eq!(sized(LONGEST), Some(Duration::from_secs(5)));
-        assert_eq!(sized(LONGEST + 4), None);
+        assert_eq!(sized(65_536), Some(Duration::from_secs(5)));
+        assert_eq!(sized(65_540), None);
     }
 
     #[test]
