@@ -198,12 +198,12 @@ impl<M: Machine> Cell<M> {
 
     fn step_inside<R>(&self, f: impl FnOnce(&mut Inside<M>, &M::Rules) -> R) -> R {
         let mut inside = lock(&self.inside);
-        let before = self.enter(&mut inside);
+        let (before, was) = self.enter(&mut inside);
         let result = f(&mut inside, &self.shared.rules);
-        let after = self.publish(&inside, before);
+        let after = self.publish(&inside, was);
 
         let mut woken = Vec::new();
-        if before.0.differs_for_waiters(after) {
+        if before.differs_for_waiters(after) {
             // Those whose service is gone are let go on the way; a service takes its waker along.
             inside.waiters.retain(Seat::is_taken);
             woken.extend(inside.waiters.iter().cloned());
@@ -227,30 +227,31 @@ impl<M: Machine> Cell<M> {
     fn enter(&self, inside: &mut Inside<M>) -> (Word, Moment) {
         // Relaxed: the moment's and the word's own releases come after it.
         let word = Word::from_bits(self.word.swap(Word::BUSY.bits(), Ordering::Relaxed));
-        let until = self.any_until();
+        let mut until = self.any_until();
+        if until != Moment::NEVER {
+            // Read by a write, which has its place among the renewals: each is either read here, or comes after the busy mark, and who sees it
+            // sees that mark, too. Release, for the latter. What never comes is not renewed.
+            until = Moment::from_nanos(self.until.fetch_or(0, Ordering::Release));
+        }
         if !word.is_busy() {
             inside.machine.adopt(word, until);
         }
         (word, until)
     }
 
-    /// Publishes what became of a machine that stood as `before` says.
-    fn publish(&self, inside: &Inside<M>, (before, was): (Word, Moment)) -> Word {
+    /// Publishes what became of a machine whose moment was `was`.
+    fn publish(&self, inside: &Inside<M>, was: Moment) -> Word {
         let word = if inside.retired {
             Word::BUSY
         } else {
             inside.machine.word()
         };
-        let mut until = inside.machine.until();
-        if until == was && until != Moment::NEVER && word.generation() != before.generation() {
-            // A renewal that comes late compares moments alone, and must not take that of another generation for its own. Only a lease that is over
-            // without any cooldown leads here, so the moment is past, and a little more past is the same.
-            until = Moment::from_nanos(until.as_nanos().saturating_sub(1));
-        }
+        let until = inside.machine.until();
         // A moment that the machine has not moved stays as it is: it may have been renewed since.
         if until != was {
-            // Release, after the busy mark: who reads this moment sees that mark, or the word that follows.
-            self.until.store(until.as_nanos(), Ordering::Release);
+            // Release, after the busy mark: who reads this moment sees that mark, or the word that follows. A swap, where a store would do, since loom
+            // lets a store come before a renewal that it cannot come before.
+            self.until.swap(until.as_nanos(), Ordering::Release);
         }
         // Release, after the moment: who reads this word sees its moment.
         self.word.store(word.bits(), Ordering::Release);
@@ -260,7 +261,10 @@ impl<M: Machine> Cell<M> {
     /// Moves the moment without the lock: `f` makes of the word, the moment and the time the new one, and never an earlier one, or `None`
     /// if this phase's moment is not the caller's to move.
     ///
-    /// A caller that is slow to do so may find that the machine has moved in the meantime; then the moment is another, and stays as it is.
+    /// A caller that is slow to do so may find that the machine has moved in the meantime; then the moment is another, and stays as it is. That is
+    /// the machine's to see to: whoever ends a lease but its own probe leaves another moment. (The same one may come again in a later generation,
+    /// should the clock tell the same nanosecond twice or a cooldown end to the nanosecond where the lease would have; a renewal would have to be under
+    /// way across all the steps to it.)
     #[cfg(any(feature = "http", test, tower_breaker_loom))]
     pub(crate) fn renew(&self, f: impl Fn(Word, Moment, Moment) -> Option<Moment>) {
         if self.try_renew(&f).is_none() {
@@ -273,18 +277,19 @@ impl<M: Machine> Cell<M> {
     /// Answers with `None` if a step is under way.
     #[cfg(any(feature = "http", test, tower_breaker_loom))]
     fn try_renew(&self, f: impl Fn(Word, Moment, Moment) -> Option<Moment>) -> Option<()> {
-        let word = self.word_before_until();
+        // Relaxed: the caller, who holds the permit, has seen the step that gave it out, and no moment is older than that.
+        let word = self.word();
         if word.is_busy() {
             return None;
         }
         let until = self.until(word)?;
         if let Some(renewed) = f(word, until, self.now()) {
-            // Release and acquire, as a step does: who reads this moment and then an old word would take it for another generation's.
-            // If it fails, a step has moved the moment, and the caller's phase is over.
+            // Relaxed: it carries on the release of the step whose moment it replaces, or of the one under way that has read it already. If it fails,
+            // a step has moved the moment, and the caller's phase is over.
             let _ = self.until.compare_exchange(
                 until.as_nanos(),
                 renewed.as_nanos(),
-                Ordering::AcqRel,
+                Ordering::Relaxed,
                 Ordering::Relaxed,
             );
         }
@@ -348,7 +353,7 @@ impl<M: Machine> Cell<M> {
     ) -> Retirement {
         let cell = this.cell();
         let mut inside = lock(&cell.inside);
-        let before = cell.enter(&mut inside);
+        let (_, was) = cell.enter(&mut inside);
         settle();
         let retirement = if Arc::strong_count(this) > held {
             Retirement::Held
@@ -364,7 +369,7 @@ impl<M: Machine> Cell<M> {
                 }
             }
         };
-        cell.publish(&inside, before);
+        cell.publish(&inside, was);
         retirement
     }
 
@@ -713,23 +718,42 @@ pub(crate) mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_renewal_that_comes_late_never_moves_the_moment_of_another_generation() {
-        for next in [9, 5] {
+        for next in [Moment::from_nanos(9), Moment::from_nanos(4), Moment::NEVER] {
             let cell = cell(Observers::default());
             cell.step(|lamp, (), _| lamp.until = Moment::from_nanos(5));
             cell.renew(|_, _, _| {
-                // The machine moves between the look at the moment and its renewal, even to a moment that is the same.
+                // The machine moves between the look at the moment and its renewal.
                 cell.step(|lamp, (), notes| {
-                    lamp.until = Moment::from_nanos(next);
+                    lamp.until = next;
                     lamp.go(notes);
                 });
                 Some(Moment::from_nanos(100))
             });
-            let until = cell.any_until();
-            assert!([Moment::from_nanos(next), Moment::from_nanos(4)].contains(&until));
+            assert_eq!(cell.until(cell.word()), Some(next));
+            assert_eq!(cell.look(|lamp, _, ()| lamp.until), next);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_beside_a_step_that_does_not_move_the_moment_is_kept() {
         let cell = cell(Observers::default());
-        cell.step(|lamp, (), notes| lamp.go(notes));
-        assert_eq!(cell.any_until(), Moment::NEVER, "no time is no time");
+        cell.step(|lamp, (), _| lamp.until = Moment::from_nanos(5));
+        cell.renew(|_, _, _| {
+            cell.step(|lamp, (), _| lamp.streak += 1);
+            Some(Moment::from_nanos(9))
+        });
+        assert_eq!(cell.until(cell.word()), Some(Moment::from_nanos(9)));
+        cell.step(|lamp, (), _| assert_eq!(lamp.until, Moment::from_nanos(9)));
+    }
+
+    #[test]
+    fn a_moment_that_two_generations_have_in_common_is_told_as_it_is() {
+        let cell = cell(Observers::default());
+        cell.step(|lamp, (), _| lamp.until = Moment::from_nanos(5));
+        for _ in 0..2 {
+            go(&cell);
+            assert_eq!(cell.until(cell.word()), Some(Moment::from_nanos(5)));
+        }
     }
 
     #[tokio::test(start_paused = true)]

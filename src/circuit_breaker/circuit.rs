@@ -12,6 +12,7 @@
 //! | `HalfOpen` | call, slot taken | refused (`ProbeInFlight`), with the rest of the lease |
 //! | `HalfOpen` | the probe succeeds, lease live | → Closed (or the next probe, until `success_threshold`) |
 //! | `HalfOpen` | the probe fails | → Open, the cooldown counts from now |
+//! | `HalfOpen` | the probe shows a sign of life, lease live | the lease starts anew |
 //! | `HalfOpen` | lease over | → Open, the cooldown counts from the lease's end, however late it is noticed |
 //! | `HalfOpen` | the probe is neutral | the slot is free; the next call is the probe |
 //! | `HalfOpen` | any other result | stale: changes nothing |
@@ -545,7 +546,13 @@ impl Circuit {
                 generation: self.generation,
             });
             self.last = Some(FailureKind::Transient);
-            self.trip(rules, self.until, TransitionReason::LeaseExpired, notes);
+            let end = self.until;
+            self.trip(rules, end, TransitionReason::LeaseExpired, notes);
+            if self.until == end {
+                // No cooldown, and a probe is due. A frame that comes late must not take this moment for its lease's end, and a little longer past
+                // is the same.
+                self.until = Moment::from_nanos(end.as_nanos().saturating_sub(1));
+            }
         }
     }
 

@@ -75,7 +75,7 @@ impl Admission {
     }
 
     /// The call shows a sign of life: the lease of a probe starts anew.
-    #[cfg(any(feature = "http", test, tower_breaker_loom))]
+    #[cfg(feature = "http")]
     #[inline]
     pub(crate) fn renew(&self) {
         if let (Some(anchor), Role::Probe) = (&self.anchor, self.ticket.role) {

@@ -15,6 +15,7 @@
 //! | Recovering | the probe succeeds, lease live | + 1; at `recovery_successes_needed` → Primary: everything zeroed, every entry's strikes cleared |
 //! | Recovering | the probe is rate limited, or fatal | → Fallback, the cooldown counts from now |
 //! | Recovering | the probe fails transiently | success count 0, the slot is free; the `probation_limit`-th in a row → Fallback |
+//! | Recovering | the probe shows a sign of life, lease live | the lease starts anew |
 //! | Recovering | lease over | as a transient failure at the lease's end, however late it is noticed |
 //! | Recovering | the probe is neutral | the slot is free |
 //! | any | any other result of the primary | stale: changes nothing |
@@ -775,8 +776,13 @@ impl Chain {
             self.last = Some(FailureKind::Transient);
             // The late result of this probe is stale.
             self.generation = self.generation.wrapping_add(1);
-            let reason = TransitionReason::LeaseExpired;
-            self.fail_transiently(rules, self.until, reason, now, notes);
+            let (end, reason) = (self.until, TransitionReason::LeaseExpired);
+            self.fail_transiently(rules, end, reason, now, notes);
+            if self.until == end {
+                // No cooldown, and a probe is due. A frame that comes late must not take this moment for its lease's end, and a little longer past
+                // is the same.
+                self.until = Moment::from_nanos(end.as_nanos().saturating_sub(1));
+            }
         }
     }
 

@@ -30,7 +30,7 @@ use loom::thread;
 use tower_service::Service;
 
 use super::backends::{Once, Services};
-use super::chain::{Chain, FallbackSnapshot, Readied, Role, Rules, Server, Ticket};
+use super::chain::{Chain, FallbackSnapshot, Readied, Role, Rules, Server, Since, Ticket};
 use super::gate::Gate;
 use super::handle::FallbackHandle;
 use super::permit::Admission;
@@ -38,6 +38,8 @@ use super::service::Fallback;
 use crate::cell::{Cell, Shared};
 use crate::clock::{Clock, Moment};
 use crate::event::{Event, FallbackState, Observers, TransitionReason};
+use crate::judge::Head;
+use crate::machine::Machine;
 use crate::outcome::{Failure, Outcome, Recorded, RefusalsAsFailures};
 use crate::refusal::{AsBoxError, Denied, Reason};
 
@@ -58,6 +60,18 @@ pub const ALL: &[(&str, fn())] = &[
     (
         "lease_or_verdict_counts_in_a_fallback_not_both",
         lease_or_verdict_counts_in_a_fallback_not_both,
+    ),
+    (
+        "a_fallbacks_lease_is_renewed_or_over_not_both",
+        a_fallbacks_lease_is_renewed_or_over_not_both,
+    ),
+    (
+        "a_renewal_beside_a_step_of_a_fallback_is_not_lost",
+        a_renewal_beside_a_step_of_a_fallback_is_not_lost,
+    ),
+    (
+        "a_renewal_never_leaks_into_a_fallbacks_next_generation",
+        a_renewal_never_leaks_into_a_fallbacks_next_generation,
     ),
     (
         "a_strike_counts_in_the_fallbacks_epoch_it_began_in",
@@ -159,6 +173,28 @@ fn begin_at(cell: &Cell<Chain>, now: Moment) -> Result<Ticket, Denied> {
 
 fn record_at(cell: &Cell<Chain>, now: Moment, ticket: Ticket, outcome: Outcome) -> Recorded {
     cell.step(|chain, rules, notes| chain.record(rules, now, ticket, outcome, notes))
+}
+
+/// A frame of the probe whose ticket this is.
+fn renew_at(cell: &Cell<Chain>, now: Moment, ticket: Ticket) {
+    cell.renew(|word, until, _| Chain::renewed(word, until, ticket, cell.rules(), now));
+}
+
+/// A chain of one backup, whose probe is out from 60 s until 180 s; a bad one trips it again.
+fn probing() -> (Gate, Ticket) {
+    let gate = gate(Rules {
+        recovery_timeout: Duration::from_secs(60),
+        probe_timeout: Duration::from_secs(120),
+        probation_limit: Some(1),
+        max_fail_count: 9,
+        ..rules(&["b"])
+    });
+    let cell = gate.anchor().cell();
+    let ticket = begin_at(cell, at(0)).unwrap();
+    record_at(cell, at(0), ticket, failure());
+    let probe = begin_at(cell, at(60)).unwrap();
+    assert_eq!(probe.server, Server::Primary(Role::Probe));
+    (gate, probe)
 }
 
 fn snapshot(gate: &Gate) -> FallbackSnapshot {
@@ -270,6 +306,95 @@ fn lease_or_verdict_counts_in_a_fallback_not_both() {
     });
 }
 
+fn a_fallbacks_lease_is_renewed_or_over_not_both() {
+    explore(None, || {
+        let (gate, probe) = probing();
+        let other = gate.clone();
+        let late = thread::spawn(move || begin_at(other.anchor().cell(), at(240)).unwrap());
+        let cell = gate.anchor().cell();
+        // The renewed lease is live when the next turn begins; the old one is over, and so is the cooldown after it.
+        renew_at(cell, at(179), probe);
+        let word = cell.word_before_until();
+        let seen = word.generation() == probe.since.generation()
+            && !word.is_busy()
+            && cell.until(word) == Some(at(299));
+        let late = late.join().unwrap();
+        let recorded = record_at(cell, at(240), probe, Outcome::Success);
+        let now = snapshot(&gate);
+        if late.server == Server::Primary(Role::Probe) {
+            assert!(!seen, "a second probe beside one whose renewal was seen");
+            assert_eq!(recorded, Recorded::Stale);
+            assert_eq!((now.state, now.trips), (FallbackState::Recovering, 2));
+            assert_eq!(cell.until(cell.word()), Some(at(360)));
+        } else {
+            assert_eq!(late.server, Server::Entry(0));
+            assert_eq!(recorded, Recorded::Applied);
+            assert_eq!((now.state, now.trips), (FallbackState::Primary, 1));
+        }
+    });
+}
+
+fn a_renewal_beside_a_step_of_a_fallback_is_not_lost() {
+    let beside = |step: fn(&Gate)| {
+        explore(None, move || {
+            let (gate, probe) = probing();
+            let other = gate.clone();
+            let other = thread::spawn(move || step(&other));
+            let cell = gate.anchor().cell();
+            renew_at(cell, at(179), probe);
+            other.join().unwrap();
+            assert_eq!(cell.until(cell.word()), Some(at(299)));
+            assert!(begin_at(cell, at(298)).is_ok_and(|turn| turn.server == Server::Entry(0)));
+            let recorded = record_at(cell, at(298), probe, Outcome::Success);
+            assert_eq!(recorded, Recorded::Applied);
+        });
+    };
+    // A turn that the backup serves.
+    beside(|gate| assert!(begin_at(gate.anchor().cell(), at(179)).is_ok()));
+    // A strike of an entry, and not its last.
+    beside(|gate| {
+        let ticket = Ticket {
+            since: Since::new(0, 0),
+            server: Server::Entry(0),
+        };
+        let recorded = record_at(gate.anchor().cell(), at(179), ticket, failure());
+        assert_eq!(recorded, Recorded::Applied);
+    });
+    // A change of an entry, which changes the word.
+    beside(|gate| {
+        for disabled in [true, false] {
+            let cell = gate.anchor().cell();
+            cell.step(|chain, _, notes| chain.set_disabled(0, disabled, notes));
+        }
+    });
+}
+
+fn a_renewal_never_leaks_into_a_fallbacks_next_generation() {
+    let beside = |until, step: fn(&Cell<Chain>)| {
+        explore(None, move || {
+            let (gate, probe) = probing();
+            let other = gate.clone();
+            let other = thread::spawn(move || step(other.anchor().cell()));
+            let cell = gate.anchor().cell();
+            renew_at(cell, at(179), probe);
+            other.join().unwrap();
+            let word = cell.word();
+            // Either the step came before the renewal, or it found the lease renewed and left it so.
+            let until = if word.generation() == probe.since.generation() {
+                at(299)
+            } else {
+                until
+            };
+            assert_eq!(cell.until(word), Some(until));
+            cell.look(|chain, _, _| assert_eq!(Machine::until(chain), until));
+        });
+    };
+    beside(at(240), |cell| assert!(begin_at(cell, at(180)).is_ok()));
+    beside(Moment::NEVER, |cell| {
+        cell.step(|chain, rules, notes| chain.reset(rules, at(100), notes));
+    });
+}
+
 fn a_strike_counts_in_the_fallbacks_epoch_it_began_in() {
     explore(Some(3), || {
         let mut gate = tripped(Rules {
@@ -333,7 +458,7 @@ fn waiting(gate: &Gate) -> impl Service<()> + use<> {
             ready: entry == last,
         });
     }
-    let policies = (RefusalsAsFailures, AsBoxError, (), Once);
+    let policies = (RefusalsAsFailures, AsBoxError, (), Once, Head);
     Fallback::new(Model { ready: false }, backups, gate.clone(), policies)
 }
 

@@ -52,6 +52,7 @@ use crate::cell::{Anchor, Cell, Shared};
 use crate::clock::{Clock, Moment};
 use crate::event::{Event, Observers, State, TransitionReason};
 use crate::keyed::Keyed;
+use crate::machine::Machine;
 use crate::outcome::{Failure, Outcome, Recorded};
 use crate::refusal::Refusal;
 use crate::sync::Arc;
@@ -101,6 +102,22 @@ pub const ALL: &[(&str, fn())] = &[
     (
         "lease_or_verdict_counts_not_both",
         lease_or_verdict_counts_not_both,
+    ),
+    (
+        "a_lease_is_renewed_or_over_not_both",
+        a_lease_is_renewed_or_over_not_both,
+    ),
+    (
+        "a_renewal_beside_a_step_is_not_lost",
+        a_renewal_beside_a_step_is_not_lost,
+    ),
+    (
+        "a_renewal_never_leaks_into_the_next_generation",
+        a_renewal_never_leaks_into_the_next_generation,
+    ),
+    (
+        "a_reader_beside_a_renewal_is_told_no_other_generations_moment",
+        a_reader_beside_a_renewal_is_told_no_other_generations_moment,
     ),
     (
         "a_verdict_is_not_lost_to_an_eviction",
@@ -227,6 +244,28 @@ fn record_at(
         circuit.record(rules, now, ticket, outcome, notes)
     };
     anchor.cell().step(step)
+}
+
+/// A frame of the probe whose ticket this is.
+fn renew_at(cell: &Cell<Circuit>, now: Moment, ticket: Ticket) {
+    cell.renew(|word, until, _| Circuit::renewed(word, until, ticket, cell.rules(), now));
+}
+
+/// A circuit whose probe is out from 30 s until 60 s; its failure, or its lease's end, opens the circuit for `cooldown`.
+fn probing(cooldown: Duration) -> (Arc<Anchor<Circuit>>, Ticket) {
+    let anchor = circuit(Rules {
+        failure_threshold: 1,
+        recovery_duration: cooldown,
+        probe_timeout: Duration::from_secs(30),
+        ..Rules::default()
+    });
+    let now = at(30).as_nanos() - u64::try_from(cooldown.as_nanos()).unwrap();
+    let now = Moment::from_nanos(now);
+    let ticket = acquire_at(&anchor, now).unwrap();
+    record_at(&anchor, now, ticket, failure());
+    let probe = acquire_at(&anchor, at(30)).unwrap();
+    assert_eq!(probe.role, Role::Probe);
+    (anchor, probe)
 }
 
 fn reset(cell: &Cell<Circuit>) {
@@ -564,6 +603,119 @@ fn lease_or_verdict_counts_not_both() {
                 assert_eq!((state(anchor.cell()), trips), (State::Open, 2));
             }
         }
+    });
+}
+
+fn a_lease_is_renewed_or_over_not_both() {
+    explore(None, || {
+        let (anchor, probe) = probing(Duration::ZERO);
+        let other = Arc::clone(&anchor);
+        let late = thread::spawn(move || acquire_at(&other, at(60)));
+        let cell = anchor.cell();
+        renew_at(cell, at(59), probe);
+        let word = cell.word_before_until();
+        let seen = word.generation() == probe.generation
+            && !word.is_busy()
+            && cell.until(word) == Some(at(89));
+        let late = late.join().unwrap();
+        let recorded = record_at(&anchor, at(60), probe, Outcome::Success);
+        if let Some(next) = late {
+            assert_eq!(next.role, Role::Probe);
+            assert!(!seen, "a second probe beside one whose renewal was seen");
+            assert_eq!(recorded, Recorded::Stale);
+            let now = cell.look(|circuit, word, rules| circuit.snapshot(word, rules, at(61)));
+            assert_eq!(now.state, State::HalfOpen);
+            assert_eq!(now.time_left, Some(Duration::from_secs(29)));
+            assert_eq!(cell.until(cell.word()), Some(at(90)));
+        } else {
+            assert_eq!(recorded, Recorded::Applied);
+            assert_eq!(state(cell), State::Closed);
+        }
+    });
+}
+
+fn a_renewal_beside_a_step_is_not_lost() {
+    let beside = |step: fn(&Arc<Anchor<Circuit>>, Ticket)| {
+        explore(None, move || {
+            let (anchor, probe) = probing(Duration::ZERO);
+            let stale = Ticket {
+                generation: 0,
+                role: Role::Ordinary,
+            };
+            let other = Arc::clone(&anchor);
+            let other = thread::spawn(move || step(&other, stale));
+            renew_at(anchor.cell(), at(59), probe);
+            other.join().unwrap();
+            let cell = anchor.cell();
+            assert_eq!(cell.until(cell.word()), Some(at(89)));
+            assert_eq!(acquire_at(&anchor, at(88)), None);
+            let recorded = record_at(&anchor, at(88), probe, Outcome::Success);
+            assert_eq!(recorded, Recorded::Applied);
+        });
+    };
+    beside(|anchor, _| assert_eq!(acquire_at(anchor, at(59)), None));
+    beside(|anchor, stale| {
+        let recorded = record_at(anchor, at(59), stale, failure());
+        assert_eq!(recorded, Recorded::Stale);
+    });
+}
+
+fn a_renewal_never_leaks_into_the_next_generation() {
+    let beside = |until, step: fn(&Arc<Anchor<Circuit>>)| {
+        explore(None, move || {
+            let (anchor, probe) = probing(Duration::from_secs(20));
+            let other = Arc::clone(&anchor);
+            let other = thread::spawn(move || step(&other));
+            renew_at(anchor.cell(), at(59), probe);
+            other.join().unwrap();
+            let cell = anchor.cell();
+            let word = cell.word();
+            // Either the step came before the renewal, or it found the lease renewed and left it so.
+            let until = if word.generation() == probe.generation {
+                at(89)
+            } else {
+                until
+            };
+            assert_eq!(cell.until(word), Some(until));
+            cell.look(|circuit, _, _| assert_eq!(Machine::until(circuit), until));
+        });
+    };
+    beside(at(80), |anchor| {
+        assert_eq!(acquire_at(anchor, at(60)), None)
+    });
+    beside(Moment::NEVER, |anchor| force_open(anchor.cell()));
+    beside(Moment::NEVER, |anchor| reset(anchor.cell()));
+    beside(at(90), |anchor| {
+        reset(anchor.cell());
+        let ticket = acquire_at(anchor, at(70)).unwrap();
+        record_at(anchor, at(70), ticket, failure());
+    });
+}
+
+fn a_reader_beside_a_renewal_is_told_no_other_generations_moment() {
+    explore(Some(3), || {
+        let (anchor, probe) = probing(Duration::from_secs(20));
+        let other = Arc::clone(&anchor);
+        let renewal = thread::spawn(move || renew_at(other.cell(), at(59), probe));
+        let other = Arc::clone(&anchor);
+        let late = thread::spawn(move || assert_eq!(acquire_at(&other, at(60)), None));
+        let cell = anchor.cell();
+        let look = || {
+            let word = cell.word_before_until();
+            if let (false, Some(until)) = (word.is_busy(), cell.until(word)) {
+                let fits = match word.generation() {
+                    2 => until == at(60) || until == at(89),
+                    3 => until == at(80),
+                    _ => panic!("{word:?}"),
+                };
+                assert!(fits, "{word:?} {until:?}");
+            }
+        };
+        look();
+        renewal.join().unwrap();
+        look();
+        late.join().unwrap();
+        look();
     });
 }
 
