@@ -405,10 +405,14 @@ impl Circuit {
         if let (Phase::Open, Outcome::Failure(failure)) = (self.phase, outcome) {
             self.last = Some(failure.kind());
             let restarted = now.after(self.cooldown);
-            self.until = self
+            let until = self
                 .until
                 .max(restarted)
                 .max(failure.asked_until(now, rules.retry_after_cap));
+            // One that is not ahead says no more than the one that is over; which may be that of a lease that ended just now, and is no other's.
+            if until > now {
+                self.until = until;
+            }
         }
         Recorded::Stale
     }

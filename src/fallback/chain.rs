@@ -512,10 +512,15 @@ impl Chain {
             Server::Primary(_) => {
                 if let (Phase::Fallback, Outcome::Failure(failure)) = (self.phase, outcome) {
                     self.last = Some(failure.kind());
-                    self.until = self
+                    let until = self
                         .until
                         .max(now.after(rules.recovery_timeout))
                         .max(failure.asked_until(now, rules.retry_after_cap));
+                    // One that is not ahead says no more than the one that is over; which may be that of a lease that ended just now, and is no
+                    // other's.
+                    if until > now {
+                        self.until = until;
+                    }
                 }
                 Recorded::Stale
             }

@@ -20,6 +20,8 @@ pub(super) struct Driver {
     /// Behind the word in what lock-free callers counted.
     pub(super) circuit: Circuit,
     pub(super) word: Word,
+    /// The moment beside the word, which a frame may renew without the circuit.
+    until: Moment,
     told: Vec<Note>,
     /// How many verdicts and gate answers needed the word alone.
     pub(super) lock_free: usize,
@@ -40,6 +42,7 @@ impl Driver {
             rules,
             now,
             word: circuit.word(),
+            until: circuit.until(),
             circuit,
             told: Vec::new(),
             lock_free: 0,
@@ -90,8 +93,10 @@ impl Driver {
 
     /// The oracle, asked more than once.
     pub(super) fn would_allow(&self) -> Result<(), Denied> {
-        let answer = self.circuit.would_allow(&self.rules, self.now);
-        let again = self.settled().would_allow(&self.rules, self.now);
+        let answer = self.settled().would_allow(&self.rules, self.now);
+        let mut uncounted = self.circuit.clone();
+        uncounted.adopt(self.circuit.word(), self.until);
+        let again = uncounted.would_allow(&self.rules, self.now);
         assert_eq!(answer, again, "what was counted in the word matters to it");
         if let Some(glanced) = self.glance() {
             assert_eq!(glanced.map(|_| ()), answer, "the word tells otherwise");
@@ -100,14 +105,14 @@ impl Driver {
             assert_eq!(glanced, gate, "the gate tells otherwise than the word");
             assert_eq!(copy, self.settled(), "the gate had more to do");
         }
-        let busy = Circuit::glance(Word::BUSY, || Some(self.circuit.until()), || self.now);
+        let busy = Circuit::glance(Word::BUSY, || Some(self.until), || self.now);
         assert_eq!(busy, None);
         answer
     }
 
     /// What the word alone tells.
     pub(super) fn glance(&self) -> Option<Result<Ticket, Denied>> {
-        Circuit::glance(self.word, || Some(self.circuit.until()), || self.now)
+        Circuit::glance(self.word, || Some(self.until), || self.now)
     }
 
     // ===== verdicts =====
@@ -131,6 +136,33 @@ impl Driver {
         recorded
     }
 
+    /// A frame of the call whose ticket this is. Answers whether its lease started anew.
+    pub(super) fn renew(&mut self, ticket: Ticket) -> bool {
+        let before = self.settled();
+        let renewed = Circuit::renewed(self.word, self.until, ticket, &self.rules, self.now);
+        // By the machine itself: its verdict would count, and it is the probe's.
+        let mut judged = before.clone();
+        let mut notes = Notes::default();
+        let (rules, now) = (&self.rules, self.now);
+        let recorded = judged.record(rules, now, ticket, Outcome::Neutral, &mut notes);
+        let lives = recorded == Recorded::Applied && before.phase == Phase::Probing;
+        assert_eq!(renewed.is_some(), lives, "the machine tells otherwise");
+        let Some(until) = renewed else { return false };
+        assert!(until >= self.until, "a frame shortened the lease");
+        assert_eq!(until, now.after(rules.probe_timeout));
+        assert_eq!(
+            (notes.next(), judged.phase),
+            (None, Phase::Vacant),
+            "it was the probe's slot"
+        );
+        self.until = until;
+        // Nothing but the moment is another, as if the probe had begun now.
+        let after = self.settled();
+        assert_eq!(after, Circuit { until, ..before });
+        assert_eq!(after.word(), self.word, "a frame moved the word");
+        true
+    }
+
     /// A dropped call that ran for `ran`; `None` if it says nothing.
     pub(super) fn cancel(&mut self, ticket: Ticket, ran: Duration) -> Option<Recorded> {
         let outcome = self.rules.on_cancel.judge(|| ran)?;
@@ -150,7 +182,9 @@ impl Driver {
     // ===== looking =====
 
     pub(super) fn snapshot(&self) -> CircuitBreakerSnapshot {
-        let snapshot = self.circuit.snapshot(self.word, &self.rules, self.now);
+        let mut uncounted = self.circuit.clone();
+        uncounted.adopt(self.circuit.word(), self.until);
+        let snapshot = uncounted.snapshot(self.word, &self.rules, self.now);
         let settled = self.settled();
         let again = settled.snapshot(settled.word(), &self.rules, self.now);
         assert_eq!(snapshot, again, "the snapshot misses what the word counted");
@@ -172,7 +206,7 @@ impl Driver {
     /// The circuit as the next step would find it.
     pub(super) fn settled(&self) -> Circuit {
         let mut circuit = self.circuit.clone();
-        circuit.adopt(self.word, self.circuit.until());
+        circuit.adopt(self.word, self.until);
         circuit
     }
 
@@ -186,9 +220,15 @@ impl Driver {
         f: impl FnOnce(&mut Circuit, &Rules, Moment, &mut Notes<Note>) -> R,
     ) -> R {
         let mut notes = Notes::default();
-        self.circuit.adopt(self.word, self.circuit.until());
+        self.circuit.adopt(self.word, self.until);
+        let generation = self.circuit.generation;
+        let was = self.until;
         let result = f(&mut self.circuit, &self.rules, self.now, &mut notes);
         self.word = self.circuit.word();
+        self.until = self.circuit.until();
+        if was <= self.now && self.circuit.generation != generation {
+            assert_ne!(self.until, was, "a late frame would take it for its own");
+        }
         while let Some(told) = notes.next() {
             match told {
                 Told::Note(note) => self.told.push(note),

@@ -95,6 +95,8 @@ struct Chapter {
     why: Option<TransitionReason>,
     began: Nanos,
     admitted: Vec<Nanos>,
+    /// When those calls were heard of before their verdicts.
+    signs: Vec<Nanos>,
     /// The verdicts of the calls that it admitted.
     own: Vec<(Nanos, Verdict)>,
     /// The verdicts of calls admitted before.
@@ -139,6 +141,7 @@ impl Model {
             why,
             began,
             admitted: Vec::new(),
+            signs: Vec::new(),
             own: Vec::new(),
             late: Vec::new(),
         });
@@ -230,7 +233,8 @@ impl Model {
     fn lease_end(&self) -> Option<Nanos> {
         let page = self.page();
         let out = page.era == Era::Trial && page.admitted.len() > page.own.len();
-        out.then(|| page.admitted.last().unwrap() + self.setting.lease)
+        let heard = page.admitted.iter().chain(&page.signs).max();
+        out.then(|| heard.unwrap() + self.setting.lease)
     }
 
     fn pass_to(&mut self, now: Nanos) {
@@ -264,6 +268,16 @@ impl Model {
         self.page_mut().admitted.push(at);
         let chapter = self.chapters.len() - 1;
         Ok(Pass { chapter, at })
+    }
+
+    /// A call is heard of. Whether that keeps it waited for.
+    fn lives(&mut self, pass: Pass) -> bool {
+        let now = self.now;
+        let waited_for = pass.chapter + 1 == self.chapters.len() && self.lease_end().is_some();
+        if waited_for {
+            self.page_mut().signs.push(now);
+        }
+        waited_for
     }
 
     /// Whether it counted.
@@ -573,6 +587,13 @@ impl Pair {
                     assert_eq!(recorded == Recorded::Applied, applied);
                 }
             }
+            Step::Frame(which) => {
+                if let Some(n) = self.which(which) {
+                    let (ticket, pass) = self.in_flight[n];
+                    let renewed = self.driver.renew(ticket);
+                    assert_eq!(renewed, self.model.lives(pass));
+                }
+            }
             Step::Drop(which) => {
                 if let Some((ticket, pass)) = self.land(which) {
                     let ran = duration(self.model.now - pass.at);
@@ -602,11 +623,16 @@ impl Pair {
         self.agree();
     }
 
-    fn land(&mut self, which: prop::sample::Index) -> Option<(Ticket, Pass)> {
+    fn which(&self, which: prop::sample::Index) -> Option<usize> {
         let out = self.in_flight.len();
         // The last one, the probe if there is one, more often than the others.
         let n = which.index(out + 3).min(out.saturating_sub(1));
-        (out > 0).then(|| self.in_flight.remove(n))
+        (out > 0).then_some(n)
+    }
+
+    fn land(&mut self, which: prop::sample::Index) -> Option<(Ticket, Pass)> {
+        let n = self.which(which)?;
+        Some(self.in_flight.remove(n))
     }
 
     fn pass_to(&mut self, now: Nanos) {
@@ -700,6 +726,7 @@ impl Pair {
 enum Step {
     Call,
     Verdict(prop::sample::Index, Verdict),
+    Frame(prop::sample::Index),
     Drop(prop::sample::Index),
     Pass(Nanos),
     /// To an edge, and so much later than just before it.
@@ -786,6 +813,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         12 => Just(Step::Call),
         12 => (which(), verdicts()).prop_map(|(which, verdict)| Step::Verdict(which, verdict)),
+        6 => which().prop_map(Step::Frame),
         2 => which().prop_map(Step::Drop),
         3 => short().prop_map(Step::Pass),
         8 => (which(), 0..3_u128).prop_map(|(which, offset)| Step::PassTo(which, offset)),
@@ -817,7 +845,7 @@ fn the_histories_go_everywhere() {
     let mut runner = TestRunner::deterministic();
     let histories = (settings(), steps());
     let mut reasons = HashMap::new();
-    let (mut lock_free, mut late_while_open, mut unnoticed) = (0, 0, 0);
+    let (mut lock_free, mut late_while_open, mut unnoticed, mut renewed) = (0, 0, 0, 0);
     for _ in 0..300 {
         let (setting, steps) = histories.new_tree(&mut runner).unwrap().current();
         let mut pair = Pair::new(setting);
@@ -832,12 +860,13 @@ fn the_histories_go_everywhere() {
             *reasons.entry(reason).or_insert(0) += 1;
         }
         for chapter in &pair.model.chapters {
+            renewed += chapter.signs.len();
             if chapter.era == Era::Open {
                 late_while_open += chapter.late.len();
             }
         }
     }
-    println!("{reasons:?} {lock_free} {late_while_open} {unnoticed}");
+    println!("{reasons:?} {lock_free} {late_while_open} {unnoticed} {renewed}");
     for reason in [
         TransitionReason::FailureThreshold,
         TransitionReason::FailureRate,
@@ -852,4 +881,5 @@ fn the_histories_go_everywhere() {
         assert!(reasons[&reason] >= 20, "{reason}");
     }
     assert!(lock_free >= 1_000 && late_while_open >= 100 && unnoticed >= 100);
+    assert!(renewed >= 50);
 }

@@ -475,6 +475,146 @@ fn half_open_the_probe_fails_and_the_cooldown_counts_from_now() {
 }
 
 #[test]
+fn half_open_the_probe_shows_a_sign_of_life_and_the_lease_starts_anew() {
+    for (now, live) in around(secs(60)) {
+        let (mut driver, probe) = Driver::probing(Rules::default());
+        driver.at(now);
+        assert_eq!(driver.renew(probe), live, "{now:?}");
+        if live {
+            driver.refused(Reason::ProbeInFlight, secs(30));
+            assert_eq!(
+                (driver.state(), driver.snapshot().trips),
+                (State::HalfOpen, 1)
+            );
+            driver.at(now + secs(30) - NS);
+            driver.refused(Reason::ProbeInFlight, NS);
+            assert_eq!(driver.notes(), [], "nobody hears of a frame");
+            // The cooldown counts from the end of the lease as it was renewed.
+            let mut lost = driver.clone();
+            lost.at(now + secs(30));
+            lost.is_open_until(now + secs(60));
+            assert_eq!(lost.record(probe, Outcome::Success), Recorded::Stale);
+            assert_eq!(driver.record(probe, Outcome::Success), Recorded::Applied);
+            assert_eq!(driver.state(), State::Closed);
+        } else {
+            driver.is_open_until(secs(90));
+            assert_eq!(driver.record(probe, Outcome::Success), Recorded::Stale);
+            assert!(!driver.renew(probe), "noticed, it is over all the same");
+            driver.is_open_until(secs(90));
+        }
+    }
+}
+
+#[test]
+fn half_open_the_probe_shows_signs_of_life_for_as_long_as_it_likes() {
+    let (mut driver, probe) = Driver::probing(Rules::default());
+    for _ in 0..1_000 {
+        driver.advance(secs(30) - NS);
+        assert!(driver.renew(probe));
+        assert!(driver.renew(probe), "two in one instant are as one");
+        driver.refused(Reason::ProbeInFlight, secs(30));
+    }
+    assert_eq!(
+        driver.record(probe, Failure::transient()),
+        Recorded::Applied
+    );
+    let now = driver.now.since(Moment::START);
+    driver.is_open_until(now + secs(30));
+    assert_eq!(driver.snapshot().trips, 2);
+}
+
+#[test]
+fn half_open_a_sign_of_life_of_any_other_call_renews_nothing() {
+    let mut driver = Driver::defaults();
+    let ordinary = driver.try_acquire().unwrap();
+    assert!(!driver.renew(ordinary), "closed, there is no lease");
+    driver.trip();
+    assert!(!driver.renew(ordinary), "nor while open");
+    let hung = driver.at(secs(30)).try_acquire().unwrap();
+    let next = driver.at(secs(90)).try_acquire().unwrap();
+    assert_eq!((hung.role, next.role), (Role::Probe, Role::Probe));
+    driver.notes();
+    driver.at(secs(100));
+    for other in [ordinary, hung] {
+        assert!(!driver.renew(other));
+        driver.refused(Reason::ProbeInFlight, secs(20));
+    }
+    assert!(driver.renew(next));
+    driver.refused(Reason::ProbeInFlight, secs(30));
+}
+
+#[test]
+fn half_open_a_sign_of_life_after_the_verdict_renews_nothing() {
+    let outcomes = [
+        Outcome::Success,
+        Outcome::Neutral,
+        Failure::transient().into(),
+    ];
+    for outcome in outcomes {
+        let (mut driver, probe) = Driver::probing(Rules::default());
+        driver.record(probe, outcome);
+        let before = driver.settled();
+        let renewed = Circuit::renewed(
+            driver.word(),
+            before.until,
+            probe,
+            &driver.rules,
+            driver.now,
+        );
+        assert_eq!(renewed, None, "{outcome:?}");
+    }
+    for by_hand in [Driver::force_open, Driver::reset] {
+        let (mut driver, probe) = Driver::probing(Rules::default());
+        by_hand(&mut driver);
+        assert!(!driver.renew(probe));
+        assert_eq!(driver.settled().until, Moment::NEVER);
+    }
+}
+
+#[test]
+fn half_open_a_sign_of_life_of_a_probe_whose_lease_has_no_end_leaves_it_so() {
+    let (mut driver, probe) = Driver::probing(ruled(|rules| rules.probe_timeout = Duration::MAX));
+    for now in [secs(31), secs(9_000_000_000)] {
+        assert!(driver.at(now).renew(probe));
+        assert_eq!(driver.snapshot().time_left, None);
+        assert_eq!(driver.try_acquire().unwrap_err().wait, None);
+    }
+    assert_eq!(driver.record(probe, Outcome::Success), Recorded::Applied);
+}
+
+#[test]
+fn half_open_the_next_probe_of_a_generation_has_a_lease_that_it_renews_itself() {
+    let (mut driver, first) = Driver::probing(ruled(|rules| rules.success_threshold = 2));
+    driver.at(secs(59)).renew(first);
+    driver.record(first, Outcome::Success);
+    let second = driver.try_acquire().unwrap();
+    assert_eq!(second.generation, first.generation);
+    driver.at(secs(80));
+    driver.refused(Reason::ProbeInFlight, secs(9));
+    assert!(driver.renew(second));
+    driver.refused(Reason::ProbeInFlight, secs(30));
+}
+
+#[test]
+fn half_open_lease_over_without_any_cooldown_leaves_a_moment_that_no_late_frame_takes_for_its_own()
+{
+    let rules = ruled(|rules| rules.recovery_duration = Duration::ZERO);
+    let mut driver = Driver::new(rules);
+    let stale = driver.try_acquire().unwrap();
+    driver.trip();
+    let hung = driver.try_acquire().unwrap();
+    let end = driver.settled().until;
+    driver.advance(secs(31));
+    // Whoever notices it and is not the next probe.
+    assert_eq!(driver.record(stale, Outcome::Success), Recorded::Stale);
+    assert!(driver.settled().until < end);
+    assert!(driver.snapshot().due);
+    assert_eq!(driver.snapshot().time_left, Some(Duration::ZERO));
+    assert!(!driver.renew(hung));
+    assert_eq!(driver.try_acquire().unwrap().role, Role::Probe);
+}
+
+#[test]
 fn half_open_lease_over_opens_and_the_cooldown_counts_from_the_leases_end() {
     // Case 1: whenever it is noticed, and whoever notices it.
     for noticed in [secs(60), secs(60) + NS, secs(75), secs(90) - NS] {

@@ -120,6 +120,9 @@ fn steps_from(place: &Place, rules: &Rules) -> Vec<Place> {
         if place.in_flight[..n].contains(ticket) {
             continue; // The same as another.
         }
+        step(&|driver, in_flight| {
+            driver.renew(in_flight[n]);
+        });
         for outcome in outcomes {
             step(&|driver, in_flight| {
                 driver.record(in_flight.remove(n), outcome);

@@ -12,6 +12,7 @@ use crate::outcome::Failure;
 enum Do {
     Begin(Readied),
     Finish(usize, Outcome),
+    Frame(usize),
     Wait(u64),
     Disable(usize, bool),
     Reset,
@@ -225,6 +226,17 @@ impl Naive {
         Ok((who, probe))
     }
 
+    /// Whether the turn is the probe that is waited for, and is from now on waited for as long as if it had just begun.
+    fn frame(&mut self, turn: usize) -> bool {
+        match &mut self.probe {
+            Some((probe, end)) if *probe == turn => {
+                *end = self.now + LEASE;
+                true
+            }
+            _ => false,
+        }
+    }
+
     fn finish(&mut self, turn: usize, outcome: Outcome) {
         let failure = match outcome {
             Outcome::Failure(failure) => Some(failure),
@@ -396,6 +408,7 @@ fn doing() -> impl Strategy<Value = Do> {
     prop_oneof![
         10 => readied.prop_map(Do::Begin),
         10 => (0..5_usize, outcome()).prop_map(|(turn, outcome)| Do::Finish(turn, outcome)),
+        5 => (0..5_usize).prop_map(Do::Frame),
         4 => (0..12_u64).prop_map(Do::Wait),
         1 => (0..3_usize, any::<bool>()).prop_map(|(entry, disabled)| Do::Disable(entry, disabled)),
         1 => Just(Do::Reset),
@@ -430,7 +443,14 @@ proptest! {
                     chain.record(&rules, now, ticket, outcome, &mut notes);
                     naive.finish(turn, outcome);
                 }
-                Do::Finish(..) => continue,
+                Do::Frame(index) if index < flying.len() => {
+                    let (turn, ticket) = flying[index];
+                    let (word, until) = (chain.word(), chain.until());
+                    let renewed = Chain::renewed(word, until, ticket, &rules, now);
+                    assert_eq!(renewed.is_some(), naive.frame(turn));
+                    chain.adopt(word, renewed.unwrap_or(until));
+                }
+                Do::Finish(..) | Do::Frame(_) => continue,
                 Do::Wait(seconds) => (0..seconds).for_each(|_| naive.tick()),
                 Do::Disable(entry, _) if entry >= settings.entries => continue,
                 Do::Disable(entry, disabled) => {

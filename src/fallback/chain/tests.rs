@@ -68,6 +68,12 @@ impl Bench {
             .record(&self.rules, now, ticket, outcome.into(), &mut self.notes)
     }
 
+    /// A frame of the turn whose ticket this is.
+    fn renew(&mut self, ticket: Ticket) -> bool {
+        let now = self.now();
+        renew(&mut self.chain, &self.rules, now, ticket)
+    }
+
     fn turn(&mut self, server: Server, outcome: impl Into<Outcome>) -> Recorded {
         let ticket = self.on(server);
         self.record(ticket, outcome)
@@ -130,6 +136,33 @@ impl Bench {
         })
         .collect()
     }
+}
+
+/// A frame of the turn whose ticket this is. Answers whether its lease started anew, as it must if and only if the machine would take its verdict for
+/// that of the probe that is out.
+pub(super) fn renew(chain: &mut Chain, rules: &Rules, now: Moment, ticket: Ticket) -> bool {
+    let word = chain.word();
+    let was = chain.until();
+    let renewed = Chain::renewed(word, was, ticket, rules, now);
+    let lives = chain.phase == Phase::Probing
+        && ticket.server == PROBE
+        && chain
+            .clone()
+            .record(rules, now, ticket, Outcome::Neutral, &mut Notes::default())
+            == Recorded::Applied;
+    assert_eq!(renewed.is_some(), lives, "the machine tells otherwise");
+    let Some(until) = renewed else { return false };
+    assert!(until >= was, "a frame shortened the lease");
+    assert_eq!(until, now.after(rules.probe_timeout));
+    // Nothing but the moment is another.
+    let expected = Chain {
+        until,
+        ..chain.clone()
+    };
+    chain.adopt(word, until);
+    assert_eq!(*chain, expected);
+    assert_eq!(chain.word(), word, "a frame moved the word");
+    true
 }
 
 fn rate_limited(seconds: u64) -> Failure {
@@ -597,6 +630,160 @@ fn recovering_probation_limit_trips_at_that_many_transient_failures_in_a_row() {
     bench.at(121);
     bench.fails(PROBE);
     assert_eq!(bench.state(), FallbackState::Recovering, "counts anew");
+}
+
+#[test]
+fn recovering_probe_shows_a_sign_of_life_and_the_lease_starts_anew() {
+    for (second, live) in [(179, true), (180, false), (181, false)] {
+        let mut bench = Bench::new();
+        bench.trip().at(60);
+        bench.succeeds(PROBE);
+        let probe = bench.on(PROBE);
+        bench.told();
+        bench.at(second);
+        assert_eq!(bench.renew(probe), live, "at {second} s");
+        if live {
+            assert_eq!(bench.snapshot().lease_left, Some(Duration::from_secs(120)));
+            bench.at(298);
+            bench.succeeds(A);
+            assert_eq!(bench.snapshot().lease_left, Some(Duration::from_secs(1)));
+            assert_eq!(bench.told(), [], "nobody hears of a frame");
+            assert_eq!(bench.record(probe, Outcome::Success), Recorded::Applied);
+            assert_eq!(bench.state(), FallbackState::Primary);
+        } else {
+            assert_eq!(bench.snapshot().probe_failures, 1);
+            assert_eq!(bench.record(probe, Outcome::Success), Recorded::Stale);
+            assert!(!bench.renew(probe), "noticed, it is over all the same");
+            assert_eq!(bench.snapshot().lease_left, None);
+        }
+    }
+}
+
+#[test]
+fn recovering_probe_shows_a_sign_of_life_to_the_nanosecond() {
+    let mut bench = Bench::new();
+    bench.trip().at(60);
+    let probe = bench.on(PROBE);
+    let (word, until, rules) = (bench.chain.word(), bench.chain.until(), &bench.rules);
+    let end = until.as_nanos();
+    for (now, live) in [(end - 1, true), (end, false), (end + 1, false)] {
+        let now = Moment::from_nanos(now);
+        let renewed = Chain::renewed(word, until, probe, rules, now);
+        assert_eq!(renewed, live.then(|| now.after(Duration::from_secs(120))));
+    }
+}
+
+#[test]
+fn recovering_probe_that_shows_signs_of_life_is_lost_a_lease_after_the_last() {
+    let mut bench = Bench::with(|rules| rules.probation_limit = Some(1));
+    bench.trip().at(60);
+    let probe = bench.on(PROBE);
+    for second in 1..=1_000 {
+        bench.at(60 + second * 119);
+        assert!(bench.renew(probe));
+        assert!(bench.renew(probe), "two in one instant are as one");
+        bench.succeeds(A);
+    }
+    let last = bench.now;
+    bench.at(last + 130);
+    let snapshot = bench.snapshot();
+    assert_eq!(
+        (snapshot.state, snapshot.trips),
+        (FallbackState::Fallback, 2)
+    );
+    assert_eq!(snapshot.time_until_probe, Some(Duration::from_secs(50)));
+    assert_eq!(bench.record(probe, Outcome::Success), Recorded::Stale);
+}
+
+#[test]
+fn recovering_sign_of_life_of_any_other_turn_renews_nothing() {
+    let mut bench = Bench::new();
+    let ordinary = bench.on(PRIMARY);
+    assert!(
+        !bench.renew(ordinary),
+        "while the primary serves there is no lease"
+    );
+    bench.trip();
+    let backup = bench.on(A);
+    assert!(!bench.renew(ordinary), "nor in a fallback");
+    let hung = bench.at(60).on(PROBE);
+    let next = bench.at(180).on(PROBE);
+    let beside = bench.on(A);
+    let aside = bench.chain.ticket(ASIDE);
+    bench.at(200);
+    for other in [ordinary, backup, hung, beside, aside] {
+        assert!(!bench.renew(other), "{other:?}");
+        assert_eq!(bench.snapshot().lease_left, Some(Duration::from_secs(100)));
+    }
+    assert!(bench.renew(next));
+    assert_eq!(bench.snapshot().lease_left, Some(Duration::from_secs(120)));
+    // Whatever an entry's change does to the word.
+    bench.chain.set_disabled(0, true, &mut bench.notes);
+    assert!(bench.renew(next));
+    bench.chain.set_disabled(1, true, &mut bench.notes);
+    assert!(bench.renew(next));
+}
+
+#[test]
+fn recovering_sign_of_life_after_the_verdict_renews_nothing() {
+    let outcomes = [
+        Outcome::Success,
+        Outcome::Neutral,
+        Failure::transient().into(),
+        Failure::fatal().into(),
+    ];
+    for outcome in outcomes {
+        let mut bench = Bench::new();
+        bench.trip().at(60);
+        let probe = bench.on(PROBE);
+        bench.record(probe, outcome);
+        let until = bench.chain.until();
+        let (word, now) = (bench.chain.word(), bench.now());
+        let renewed = Chain::renewed(word, until, probe, &bench.rules, now);
+        assert_eq!(renewed, None, "{outcome:?}");
+    }
+    let mut bench = Bench::new();
+    bench.trip().at(60);
+    let probe = bench.on(PROBE);
+    let now = bench.now();
+    bench.chain.reset(&bench.rules, now, &mut bench.notes);
+    assert!(!bench.renew(probe));
+    assert_eq!(bench.chain.until(), Moment::NEVER);
+}
+
+#[test]
+fn recovering_sign_of_life_of_a_probe_whose_lease_has_no_end_leaves_it_so() {
+    let mut bench = Bench::with(|rules| rules.probe_timeout = Duration::MAX);
+    bench.trip().at(60);
+    let probe = bench.on(PROBE);
+    for second in [61, 9_000_000_000] {
+        assert!(bench.at(second).renew(probe));
+        assert_eq!(bench.snapshot().lease_left, None);
+        bench.succeeds(A);
+    }
+    assert_eq!(bench.record(probe, Outcome::Success), Recorded::Applied);
+}
+
+#[test]
+fn recovering_lease_over_without_any_cooldown_leaves_a_moment_that_no_late_frame_takes_for_its_own()
+{
+    for outcome in [Outcome::Success, Failure::transient().into()] {
+        let mut bench = Bench::with(|rules| {
+            rules.probation_limit = Some(1);
+            rules.recovery_timeout = Duration::ZERO;
+        });
+        let stale = bench.on(PRIMARY);
+        bench.trip();
+        let hung = bench.on(PROBE);
+        let end = bench.chain.until();
+        // Whoever notices it at once, and is not the next probe.
+        bench.at(120);
+        assert_eq!(bench.record(stale, outcome), Recorded::Stale);
+        assert!(bench.chain.until() < end, "{outcome:?}");
+        assert!(bench.snapshot().due);
+        assert!(!bench.renew(hung));
+        bench.on(PROBE);
+    }
 }
 
 #[test]

@@ -60,6 +60,8 @@ async fn a_hint_lengthens_the_cooldown_up_to_the_cap_and_never_shortens_it() {
             .await
             .unwrap_err();
         assert_eq!(handle.state(), State::Open);
+        let refusal = refused(ask(&mut service, Ask::ok()).await);
+        assert_eq!(refusal.retry_after(), Some(wait));
         is_open_for(&handle, wait).await;
 
         // And it is forgotten after that.
