@@ -6,10 +6,17 @@
 //! The machine stands under a mutex. Whoever changes it first swaps [`Word::BUSY`] into the word, which sends every lock-free caller to the
 //! mutex; takes over what the word had counted; lets the machine move; and publishes first the moment, then the new word.
 //! So between two steps the word is the truth for the streak and the last failure (lock-free callers count there, by
-//! compare-and-swap), and the machine is the truth for everything else.
+//! compare-and-swap), the moment is the truth for a lease (its probe renews it there, likewise), and the machine is the truth for everything else.
 //!
 //! A lock-free reader takes the word, the moment, and the word again. Two equal words, not busy, are of one generation, and the moment
 //! between them belongs to it.
+//!
+//! # How a lease is renewed
+//!
+//! By a compare-and-swap on the moment, from the one that was read with the word. A step first marks the word, then reads the moment by a write, so
+//! that every renewal is either before that write, and the step finds the lease renewed; or after it. Then the step has not seen it, and who
+//! sees it sees the busy mark as well. If the step leaves the moment alone, the renewal stays, and the next step takes it over; if it
+//! moves the moment, the lease has ended, and the renewal is gone as one that came too late.
 //!
 //! # Waiting
 //!

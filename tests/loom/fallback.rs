@@ -4,9 +4,15 @@
 //!
 //! | in | weakened | what fails |
 //! | --- | --- | --- |
-//! | `Cell::enter` | the word is loaded, not marked busy | `failures_without_the_lock_trip_a_fallback_once` |
-//! | `Cell::enter` | what was counted is not taken over | the same |
+//! | `Cell::enter` | the word is loaded, not marked busy | `failures_without_the_lock_trip_a_fallback_once`, `a_fallbacks_lease_is_renewed_or_over_not_both` |
+//! | `Cell::enter` | what was counted is not taken over | the first of these |
 //! | `Cell::update` | load and store for compare-and-swap | the same |
+//! | `Cell::until` | `Acquire` to `Relaxed`, or no second look at the word | `a_fallbacks_lease_is_renewed_or_over_not_both`, `a_renewal_never_leaks_into_a_fallbacks_next_generation` |
+//! | `Cell::publish` | the moment is stored, not swapped | the same two |
+//! | `Cell::publish` | a moment that has not moved is stored, too | `a_renewal_beside_a_step_of_a_fallback_is_not_lost` |
+//! | `Cell::enter` | the moment is loaded, not read by a write; or that write's `Release` to `Relaxed` | `a_fallbacks_lease_is_renewed_or_over_not_both` |
+//! | `Cell::enter` | a renewed moment is not taken over | the same; `a_renewal_beside_a_step_of_a_fallback_is_not_lost` |
+//! | `Cell::renew` | no second try, or no lock around it; or does not look whether the word is busy | `a_renewal_beside_a_step_of_a_fallback_is_not_lost` |
 //! | `Chain::glance` | does not look whether the word is busy | `one_of_three_turns_is_the_fallbacks_probe`, `turns_beside_the_probe_of_a_spent_fallback_are_refused` |
 //! | `Chain::begin` | the probe takes no slot | the same two, and all that look at who else serves |
 //! | `Chain::expire` | a lease that ends begins no new generation | `lease_or_verdict_counts_in_a_fallback_not_both` |

@@ -9,12 +9,22 @@
 //!
 //! | in | weakened | what fails |
 //! | --- | --- | --- |
-//! | `Cell::word_before_until` | `Acquire` to `Relaxed` | `word_and_moment_are_of_one_generation` |
-//! | `Cell::until` | `Acquire` to `Relaxed` | the same |
-//! | `Cell::until` | no second look at the word | the same |
-//! | `Cell::publish` | the moment's `Release` to `Relaxed` | the same |
-//! | `Cell::publish` | the word's `Release` to `Relaxed` | the same |
-//! | `Cell::enter` | the word is loaded, not marked busy | the same; `a_count_beside_a_step_is_not_lost`, `a_verdict_is_not_lost_to_an_eviction`, `a_held_cell_stays_in_the_store` |
+//! | `Cell::word_before_until` | `Acquire` to `Relaxed` | `word_and_moment_are_of_one_generation`, `a_reader_beside_a_renewal_is_told_no_other_generations_moment` |
+//! | `Cell::until` | `Acquire` to `Relaxed` | the same two; `a_lease_is_renewed_or_over_not_both`, `a_renewal_never_leaks_into_the_next_generation` |
+//! | `Cell::until` | no second look at the word | the same four |
+//! | `Cell::publish` | the moment's `Release` to `Relaxed` | `word_and_moment_are_of_one_generation` |
+//! | `Cell::publish` | the moment is stored, not swapped | these four but the first, since loom lets that store come before a renewal that it cannot come before |
+//! | `Cell::publish` | a moment that has not moved is stored, too | `a_renewal_beside_a_step_is_not_lost` |
+//! | `Cell::publish` | the word's `Release` to `Relaxed` | `word_and_moment_are_of_one_generation`, `a_reader_beside_a_renewal_is_told_no_other_generations_moment` |
+//! | `Cell::enter` | the word is loaded, not marked busy | `word_and_moment_are_of_one_generation`, `a_lease_is_renewed_or_over_not_both`, `a_reader_beside_a_renewal_is_told_no_other_generations_moment`; `a_count_beside_a_step_is_not_lost`, `a_verdict_is_not_lost_to_an_eviction`, `a_held_cell_stays_in_the_store` |
+//! | `Cell::enter` | the moment is loaded, not read by a write | `a_lease_is_renewed_or_over_not_both` |
+//! | `Cell::enter` | that write's `Release` to `Relaxed` | the same |
+//! | `Cell::enter` | a renewed moment is not taken over | the same; `a_renewal_beside_a_step_is_not_lost` |
+//! | `Cell::renew` | no second try | `a_renewal_beside_a_step_is_not_lost` |
+//! | `Cell::renew` | no lock around it | the same |
+//! | `Cell::try_renew` | does not look whether the word is busy | the same |
+//! | `Cell::try_renew` | the moment without a second look at the word | those that fail for `Cell::until`, but the first |
+//! | `Cell::try_renew` | a store for compare-and-swap | all four of a renewal |
 //! | `Cell::enter` | what was counted is not taken over | `failures_without_the_lock_trip_once`, `a_count_beside_a_step_is_not_lost` |
 //! | `Cell::update` | load and store for compare-and-swap | the same two |
 //! | `Cell::step` | the wakers are taken before the word is marked | `a_first_wait_misses_no_transition`, `a_second_wait_misses_no_transition` |
