@@ -2,6 +2,7 @@
 
 pub mod faulty;
 pub mod grpc;
+pub mod mcp_server;
 pub mod proxy;
 
 /// The client and the server of `proto/search.proto`.
