@@ -69,8 +69,21 @@ impl Answers {
             Answers::Json => config
                 .with_legacy_session_mode(false)
                 .with_json_response(true),
-            Answers::Events => config.with_sse_retry(None),
-            Answers::Resumable(after) => config.with_sse_retry(Some(after)),
+            Answers::Events | Answers::Resumable(_) => config.with_sse_retry(self.retry()),
+        }
+    }
+
+    fn sessions(self) -> LocalSessionManager {
+        let mut sessions = LocalSessionManager::default();
+        sessions.session_config.sse_retry = self.retry();
+        sessions
+    }
+
+    /// Without it, events have no id to come back to.
+    fn retry(self) -> Option<Duration> {
+        match self {
+            Answers::Json | Answers::Events => None,
+            Answers::Resumable(after) => Some(after),
         }
     }
 }
@@ -207,7 +220,7 @@ impl McpServer {
         };
         let mcp = StreamableHttpService::new(
             factory,
-            Arc::new(LocalSessionManager::default()),
+            Arc::new(self.answers.sessions()),
             self.answers.config(),
         );
         let app = Router::new()
