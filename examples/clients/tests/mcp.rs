@@ -1,14 +1,20 @@
 //! The layers around an MCP client's tool calls, against a real MCP server that fails in every way; and around an MCP server.
 
 use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rmcp::model::{CallToolRequestParams, CallToolResult, ContentBlock, ErrorCode};
-use rmcp::service::{Peer, RunningService};
+use rmcp::model::{
+    CallToolRequestParams, CallToolResult, ClientRequest, ContentBlock, ErrorCode, ErrorData,
+    ServerConfig, ServerResult,
+};
+use rmcp::service::{Peer, RunningService, TowerHandler};
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpError;
-use rmcp::{RoleClient, ServiceError, ServiceExt};
+use rmcp::{RoleClient, RoleServer, ServiceError, ServiceExt};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 use tower::util::BoxCloneService;
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _};
 use tower_breaker::{
@@ -408,5 +414,182 @@ async fn a_clean_answer_and_a_slow_one_are_successes() {
             })
             .await;
         }
+    }
+}
+
+/// Waits for what must come to be.
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn without_a_classifier_a_tools_error_inside_a_success_is_a_success() {
+    let server = McpServer::start("the server", Answers::Json).await.unwrap();
+    let client = connect(&server).await;
+    let breaker = breaker().per_key(|call: &CallToolRequestParams| &*call.name, 1_000);
+    let circuits = breaker.handle();
+    let mut tools = ServiceBuilder::new()
+        .map_result(readable)
+        .layer(breaker)
+        .service(tools_of(client.peer()))
+        .boxed_clone();
+    server.set("search", Fault::ToolError);
+    for n in 0..3 {
+        let seen = call(&mut tools, "search", n).await;
+        assert_eq!(seen, Seen::tool_error("the database is gone"));
+    }
+    let circuit = circuits.snapshot("search");
+    assert_eq!((circuit.state, circuit.streak), (State::Closed, 0));
+    assert_eq!(server.seen("search"), 3);
+}
+
+#[tokio::test]
+async fn a_server_that_is_killed_and_restarted_is_used_again() {
+    for answers in ALL {
+        let mut server = McpServer::start("the server", answers).await.unwrap();
+        let client = connect(&server).await;
+        let breaker = breaker()
+            .classify(of_the_tool)
+            .recovery_duration(Duration::from_millis(100))
+            .per_key(|call: &CallToolRequestParams| &*call.name, 1_000);
+        let circuits = breaker.handle();
+        let mut tools = ServiceBuilder::new()
+            .map_result(readable)
+            .layer(breaker)
+            .service(tools_of(client.peer()))
+            .boxed_clone();
+        for round in 0..5 {
+            for tool in ["weather", "search"] {
+                let seen = call(&mut tools, tool, round).await;
+                assert_eq!(seen, Seen::Answer(format!("{tool} of the server")));
+            }
+            server.kill().await;
+            let seen = call(&mut tools, "search", round).await;
+            assert!(seen.is_error_with(&["Transport send error"]), "{seen:?}");
+            assert_ne!(circuits.state("search"), State::Closed);
+            assert_eq!(circuits.snapshot("search").trips, u64::from(round) + 1);
+            assert_eq!(circuits.state("weather"), State::Closed);
+
+            // Its sessions are gone with it: the client makes another by itself.
+            server.restart().await.unwrap();
+            let seen = call(&mut tools, "weather", round).await;
+            assert_eq!(seen, Seen::answer("weather of the server"), "{answers:?}");
+            until("the cooldown's end", || circuits.would_allow("search")).await;
+            let seen = call(&mut tools, "search", round).await;
+            assert_eq!(seen, Seen::answer("search of the server"), "the probe");
+            assert_eq!(circuits.state("search"), State::Closed);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_model_that_repeats_itself_reads_why_it_is_refused() {
+    let mut rig = Rig::start(Answers::Json).await;
+    for _ in 0..2 {
+        let seen = rig.call("search", 1).await;
+        assert_eq!(seen, Seen::answer("search of the server"));
+    }
+    assert_eq!(
+        rig.call("search", 1).await,
+        Seen::tool_error(
+            "tool `search` was not called: the same call came 3 times in a row. Do not repeat it: \
+             change its arguments, try something else, or answer with what you have"
+        )
+    );
+    assert_eq!(rig.server.seen("search"), 2);
+    assert_eq!(rig.circuits.state("search"), State::Closed);
+}
+
+#[tokio::test]
+async fn a_breakers_refusals_change_no_streak_of_errors() {
+    let mut rig = Rig::start(Answers::Json).await;
+    rig.servers.disable("backup").unwrap();
+    rig.server.set("search", Fault::ToolError);
+    for n in 0..6 {
+        rig.call("search", n).await;
+    }
+    assert_eq!(rig.server.seen("search"), 1, "the others were refused");
+    let run = rig.run.snapshot();
+    assert_eq!((run.state, run.errors), (State::Closed, 1));
+    assert_eq!(run.turns, 6);
+}
+
+/// Layers around the tower handler of a server, over a pipe as over stdin and stdout: one circuit per tool, and calls that are refused are answers.
+#[tokio::test]
+async fn a_servers_own_circuits_answer_for_a_tool_that_is_down() {
+    let breaker = breaker()
+        .classify(|result: Result<&ServerResult, &ErrorData>| match result {
+            Ok(ServerResult::CallToolResult(answer)) if answer.is_error == Some(true) => {
+                Failure::transient().into()
+            }
+            other => ErrorsAsFailures.classify(other),
+        })
+        .refuse_with(|_: ClientRequest, refusal: Refusal| {
+            let text = ContentBlock::text(refusal.to_string());
+            Ok::<_, ErrorData>(ServerResult::CallToolResult(CallToolResult::error(vec![
+                text,
+            ])))
+        })
+        .per_key(
+            |request: &ClientRequest| match request {
+                ClientRequest::CallToolRequest(call) => &*call.params.name,
+                _ => "",
+            },
+            1_000,
+        );
+    let circuits = breaker.handle();
+    let seen = Arc::new(AtomicUsize::new(0));
+    let handler = {
+        let seen = Arc::clone(&seen);
+        ServiceBuilder::new()
+            .layer(breaker)
+            .service_fn(move |request: ClientRequest| {
+                seen.fetch_add(1, Ordering::SeqCst);
+                std::future::ready(handle(request))
+            })
+    };
+    let (near, far) = tokio::io::duplex(4_096);
+    let server = tokio::spawn(async move {
+        let handler = TowerHandler::<_, RoleServer>::new(handler, ServerConfig::default());
+        handler.serve(far).await.unwrap().waiting().await
+    });
+    let client = ().serve(near).await.unwrap();
+
+    let mut tools = tools_of(client.peer());
+    assert_eq!(call(&mut tools, "clock", 0).await, Seen::answer("clock"));
+    let seen_before = seen.load(Ordering::SeqCst);
+    let down = call(&mut tools, "search", 0).await;
+    assert_eq!(down, Seen::tool_error("the database is gone"));
+    assert_eq!(circuits.state("search"), State::Open);
+    assert_eq!(
+        call(&mut tools, "search", 1).await,
+        Seen::tool_error("tool `search` temporarily unavailable: circuit breaker open")
+    );
+    assert_eq!(seen.load(Ordering::SeqCst), seen_before + 1);
+    assert_eq!(call(&mut tools, "clock", 1).await, Seen::answer("clock"));
+    assert_eq!(circuits.state("clock"), State::Closed);
+
+    client.cancel().await.unwrap();
+    server.await.unwrap().unwrap();
+}
+
+/// A server with a clock that works, and a search that does not.
+fn handle(request: ClientRequest) -> Result<ServerResult, ErrorData> {
+    match request {
+        ClientRequest::InitializeRequest(_) => {
+            Ok(ServerResult::InitializeResult(ServerConfig::default()))
+        }
+        ClientRequest::CallToolRequest(call) => {
+            let answer = match &*call.params.name {
+                "search" => CallToolResult::error(vec![ContentBlock::text("the database is gone")]),
+                other => CallToolResult::success(vec![ContentBlock::text(other)]),
+            };
+            Ok(ServerResult::CallToolResult(answer))
+        }
+        _ => Ok(ServerResult::empty(())),
     }
 }
