@@ -133,7 +133,9 @@ impl ServerHandler for Tools {
     ) -> Result<CallToolResponse, ErrorData> {
         let say = |text: String| vec![ContentBlock::text(text)];
         match self.fault(&call.name) {
-            Fault::ToolError => Ok(CallToolResult::error(say("the database is gone".into())).into()),
+            Fault::ToolError => {
+                Ok(CallToolResult::error(say("the database is gone".into())).into())
+            }
             Fault::InternalError => Err(ErrorData::internal_error("the handler failed", None)),
             Fault::InvalidParams => Err(ErrorData::invalid_params("no such city", None)),
             _ => {

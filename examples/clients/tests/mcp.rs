@@ -2,30 +2,36 @@
 
 use std::error::Error;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use axum::extract::Request;
+use http::header::RETRY_AFTER;
+use http::{HeaderName, HeaderValue, StatusCode};
 use rmcp::model::{
     CallToolRequestParams, CallToolResult, ClientRequest, ContentBlock, ErrorCode, ErrorData,
     ServerConfig, ServerResult,
 };
-use rmcp::service::{Peer, RunningService, TowerHandler};
+use rmcp::service::{ClientInitializeError, Peer, RunningService, TowerHandler};
 use rmcp::transport::StreamableHttpClientTransport;
-use rmcp::transport::streamable_http_client::StreamableHttpError;
+use rmcp::transport::streamable_http_client::{
+    HttpStatusError, StreamableHttpClientTransportConfig, StreamableHttpError,
+};
 use rmcp::{RoleClient, RoleServer, ServiceError, ServiceExt};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tower::util::BoxCloneService;
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _};
+use tower_breaker::http::{EndOfBody, SoftRefusal, StatusClassifier};
 use tower_breaker::{
-    CircuitBreakerLayer, Classify, ErrorsAsFailures, Failure, FailureKind, FallbackHandle,
+    CircuitBreakerLayer, Classify, Digest, ErrorsAsFailures, Failure, FailureKind, FallbackHandle,
     FallbackLayer, FallbackState, JsonDigest, KeyedCircuitBreakerHandle, Outcome, Refusal, State,
     TripwireHandle, TripwireLayer,
 };
 use tower_breaker_clients::mcp_server::{Answers, Fault, McpServer};
 
 /// How long a call may take.
-const TIMEOUT: Duration = Duration::from_millis(300);
+const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How long anything may take that a test waits for.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -40,14 +46,28 @@ fn of_the_run(answer: Result<&CallToolResult, &BoxError>) -> Outcome {
     }
 }
 
-/// For a tool: that it was called with arguments that it does not take says nothing of it.
+/// For a tool: that it was called with arguments that it does not take says nothing of it, and its server may ask to be left alone.
 fn of_the_tool(answer: Result<&CallToolResult, &BoxError>) -> Outcome {
     match answer.err().and_then(|err| err.downcast_ref()) {
         Some(ServiceError::McpError(err)) if err.code == ErrorCode::INVALID_PARAMS => {
             Outcome::Neutral
         }
+        Some(ServiceError::TransportSend(err)) => match err.error.downcast_ref() {
+            Some(StreamableHttpError::<reqwest::Error>::HttpStatus(head)) => of_the_head(head),
+            _ => of_the_run(answer),
+        },
         _ => of_the_run(answer),
     }
+}
+
+/// What rmcp keeps of a response that is no answer: its status, and the text of its `Retry-After`.
+fn of_the_head(head: &HttpStatusError) -> Outcome {
+    let status = StatusCode::from_u16(head.status).unwrap_or(StatusCode::BAD_GATEWAY);
+    let hint = head.retry_after.as_ref().and_then(|text| text.parse().ok());
+    let headers = hint
+        .map(|hint: HeaderValue| (RETRY_AFTER, hint))
+        .into_iter();
+    StatusClassifier::new().of_head(status, &headers.collect())
 }
 
 /// For a server with a backup: a tool that is refused did not answer.
@@ -69,9 +89,22 @@ fn readable(answer: Result<CallToolResult, BoxError>) -> Result<CallToolResult, 
 }
 
 async fn connect(server: &McpServer) -> RunningService<RoleClient, ()> {
-    let transport = StreamableHttpClientTransport::from_uri(server.url());
-    ().serve(transport).await.expect("the server is there")
+    let client = connect_as("somebody", server).await;
+    client.expect("the server is there")
 }
+
+async fn connect_as(
+    tenant: &'static str,
+    server: &McpServer,
+) -> Result<RunningService<RoleClient, ()>, ClientInitializeError> {
+    let tenant = (TENANT, HeaderValue::from_static(tenant));
+    let config =
+        StreamableHttpClientTransportConfig::with_uri(server.url()).custom_headers([tenant].into());
+    ().serve(StreamableHttpClientTransport::from_config(config))
+        .await
+}
+
+const TENANT: HeaderName = HeaderName::from_static("x-tenant");
 
 /// A server's tools as a service, with nothing around them but a timeout.
 fn tools_of(server: &Peer<RoleClient>) -> Tools {
@@ -103,7 +136,15 @@ struct Rig {
 
 impl Rig {
     async fn start(answers: Answers) -> Self {
-        let server = McpServer::start("the server", answers).await.unwrap();
+        Self::start_behind(answers, |app| app).await
+    }
+
+    async fn start_behind(
+        answers: Answers,
+        around: impl Fn(axum::Router) -> axum::Router + Send + 'static,
+    ) -> Self {
+        let server = McpServer::start_behind("the server", answers, around).await;
+        let server = server.unwrap();
         let backup = McpServer::start("the backup", Answers::Json).await.unwrap();
         let clients = [connect(&server).await, connect(&backup).await];
 
@@ -273,6 +314,15 @@ async fn check(cell: Cell) {
     }
     assert_eq!(circuit.state, State::Open, "{case}");
     assert_eq!(turns.consecutive_failures, 1, "{case}");
+    let cooldown = match fault {
+        Some(Fault::Throttled(seconds)) => Duration::from_secs(seconds),
+        _ => Duration::from_secs(30),
+    };
+    let left = circuit.time_left.unwrap();
+    assert!(
+        left <= cooldown && left + Duration::from_secs(10) > cooldown,
+        "{case}: {left:?}"
+    );
 
     // The breaker refuses: that is a failed turn of the server's, and no error of the run's.
     let refusal = "tool `search` temporarily unavailable: circuit breaker open";
@@ -366,6 +416,20 @@ async fn an_answer_cut_in_its_middle_opens_the_tools_circuit() {
 #[tokio::test]
 async fn a_500_opens_the_tools_circuit() {
     check_error(Fault::Status(500), &["Transport send error", "HTTP 500"]).await;
+}
+
+#[tokio::test]
+async fn a_429_opens_the_tools_circuit_for_as_long_as_it_says() {
+    for answers in ALL {
+        check(Cell {
+            fault: Some(Fault::Throttled(120)),
+            answers,
+            sees: Sees::ErrorWith(&["Transport send error", "HTTP 429"]),
+            failure: Some(FailureKind::RateLimited),
+            errors: 1,
+        })
+        .await;
+    }
 }
 
 #[tokio::test]
@@ -486,6 +550,80 @@ async fn a_server_that_is_killed_and_restarted_is_used_again() {
     }
 }
 
+/// Each call gets an answer, a refusal or an error; at the end the circuit is closed, and nothing is left over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_call_is_lost_while_the_server_dies_and_comes_back_under_load() {
+    let alive = || {
+        tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks()
+    };
+    let before = alive();
+    {
+        let mut server = McpServer::start("the server", Answers::Events)
+            .await
+            .unwrap();
+        let client = connect(&server).await;
+        let breaker = breaker()
+            .classify(of_the_tool)
+            .recovery_duration(Duration::from_millis(20))
+            .per_key(|call: &CallToolRequestParams| &*call.name, 1_000);
+        let circuits = breaker.handle();
+        let tools = ServiceBuilder::new()
+            .layer(breaker)
+            .service(tools_of(client.peer()))
+            .boxed_clone();
+        let [answers, refusals, errors] = [(); 3].map(|()| Arc::new(AtomicUsize::new(0)));
+        let done = Arc::new(AtomicBool::new(false));
+        let callers: Vec<_> = (0..16)
+            .map(|n| {
+                let mut tools = tools.clone();
+                let counts = [&answers, &refusals, &errors].map(Arc::clone);
+                let done = Arc::clone(&done);
+                tokio::spawn(async move {
+                    let mut made = 0;
+                    while !done.load(Ordering::SeqCst) {
+                        let call =
+                            CallToolRequestParams::new("search").with_arguments(arguments(n));
+                        let answer = tools.ready().await.unwrap().call(call).await;
+                        let kind = match &answer {
+                            Ok(_) => 0,
+                            Err(err) if Refusal::find(&**err).is_some() => 1,
+                            Err(_) => 2,
+                        };
+                        counts[kind].fetch_add(1, Ordering::SeqCst);
+                        made += 1;
+                        // A refusal costs next to nothing, so whoever is refused must let others run.
+                        tokio::task::yield_now().await;
+                    }
+                    made
+                })
+            })
+            .collect();
+
+        for _ in 0..10 {
+            let well = answers.load(Ordering::SeqCst);
+            until("answers", || answers.load(Ordering::SeqCst) > well + 50).await;
+            let trips = circuits.snapshot("search").trips;
+            server.kill().await;
+            until("a trip", || circuits.snapshot("search").trips > trips).await;
+            server.restart().await.unwrap();
+            until("recovery", || circuits.state("search") == State::Closed).await;
+        }
+        done.store(true, Ordering::SeqCst);
+        let mut made = 0;
+        for caller in callers {
+            made += caller.await.unwrap();
+        }
+        let counted = [&answers, &refusals, &errors].map(|count| count.load(Ordering::SeqCst));
+        assert_eq!(made, counted.iter().sum::<usize>());
+        assert!(counted.iter().all(|&count| count > 0), "{counted:?}");
+        assert_eq!(circuits.keys(), ["search"]);
+        client.cancel().await.unwrap();
+    }
+    until("the end of all tasks", || alive() <= before).await;
+}
+
 #[tokio::test]
 async fn a_model_that_repeats_itself_reads_why_it_is_refused() {
     let mut rig = Rig::start(Answers::Json).await;
@@ -590,6 +728,102 @@ fn handle(request: ClientRequest) -> Result<ServerResult, ErrorData> {
             };
             Ok(ServerResult::CallToolResult(answer))
         }
-        _ => Ok(ServerResult::empty(())),
+        _ => Err(ErrorData::new(
+            ErrorCode::METHOD_NOT_FOUND,
+            "it has tools and nothing else",
+            None,
+        )),
     }
+}
+
+fn tenant(request: &Request) -> Option<HeaderValue> {
+    request.headers().get(TENANT).cloned()
+}
+
+/// A fence per tenant around the HTTP handler of a server: each HTTP request is a turn.
+#[tokio::test]
+async fn a_tenant_that_has_spent_its_turns_is_refused_and_the_others_are_not() {
+    let fence = TripwireLayer::new()
+        .max_turns(5)
+        .digest(|_: &Request| None::<Digest>)
+        .classify(StatusClassifier::new())
+        .refuse(SoftRefusal::text().status(StatusCode::TOO_MANY_REQUESTS))
+        .per_owned_session(tenant, 1_000);
+    let runs = fence.handle().without_requests();
+    let around = move |app: axum::Router| app.layer(fence.clone());
+    let server = McpServer::start_behind("the server", Answers::Json, around)
+        .await
+        .unwrap();
+
+    let [first, second] = [
+        connect_as("first", &server).await.unwrap(),
+        connect_as("second", &server).await.unwrap(),
+    ];
+    let turns = |tenant| runs.turns(&Some(HeaderValue::from_static(tenant)));
+    assert_eq!(turns("first"), 2, "to say hello takes two");
+
+    let mut tools = tools_of(first.peer());
+    for n in 0..3 {
+        let seen = call(&mut tools, "search", n).await;
+        assert_eq!(seen, Seen::answer("search of the server"));
+    }
+    let refused = call(&mut tools, "search", 3).await;
+    assert!(refused.is_error_with(&["HTTP 429"]), "{refused:?}");
+    assert_eq!(server.seen("search"), 3);
+    // Whatever connection they come on: the fence is the layer's.
+    assert!(connect_as("first", &server).await.is_err());
+
+    let seen = call(&mut tools_of(second.peer()), "search", 0).await;
+    assert_eq!(seen, Seen::answer("search of the server"));
+    assert_eq!((turns("first"), turns("second")), (5, 3));
+}
+
+/// A circuit around the HTTP handler of a server: its soft refusals are hints to the circuits of its clients.
+#[tokio::test]
+async fn a_servers_refusal_lengthens_the_cooldown_of_its_clients_circuit() {
+    let breaker = breaker()
+        .recovery_duration(Duration::from_secs(90))
+        .classify(StatusClassifier::new())
+        .refuse(SoftRefusal::text())
+        .per_owned_key(tenant, 1_000);
+    let tenants = breaker.handle();
+    let around = move |app: axum::Router| app.layer(breaker.clone());
+    let mut rig = Rig::start_behind(Answers::Json, around).await;
+    rig.server.set("search", Fault::Status(500));
+
+    let seen = rig.call("search", 0).await;
+    assert!(seen.is_error_with(&["HTTP 500"]), "{seen:?}");
+    let us = Some(HeaderValue::from_static("somebody"));
+    assert_eq!(tenants.state(&us), State::Open);
+    let neighbour = connect_as("neighbour", &rig.server).await.unwrap();
+    let seen = call(&mut tools_of(neighbour.peer()), "weather", 0).await;
+    assert_eq!(seen, Seen::answer("weather of the server"));
+
+    let seen = rig.call("weather", 0).await;
+    assert!(seen.is_error_with(&["HTTP 503"]), "{seen:?}");
+    assert_eq!(rig.server.seen("weather"), 1, "the neighbour's");
+    let left = rig.circuits.snapshot("weather").time_left.unwrap();
+    assert!(left > Duration::from_secs(80), "{left:?}");
+}
+
+/// The head says `200`, and the answer is cut: the HTTP handler's own circuit sees that where it judges at the end of the body.
+#[tokio::test]
+async fn a_servers_circuit_sees_a_cut_answer_at_the_end_of_its_body_alone() {
+    let breaker = || breaker().classify(StatusClassifier::new());
+    let at_the_end = breaker().refuse(SoftRefusal::text()).judge(EndOfBody);
+    let at_the_head = breaker().refuse(SoftRefusal::text());
+    let (end, head) = (at_the_end.handle(), at_the_head.handle());
+    let around = move |app: axum::Router| app.layer(at_the_end.clone()).layer(at_the_head.clone());
+    let server = McpServer::start_behind("the server", Answers::Json, around);
+    let server = server.await.unwrap();
+    let client = connect(&server).await;
+    let mut tools = tools_of(client.peer());
+
+    server.set("search", Fault::CutInBody);
+    let seen = call(&mut tools, "search", 0).await;
+    assert!(seen.is_error_with(&["Transport send error"]), "{seen:?}");
+    assert_eq!((head.state(), end.state()), (State::Closed, State::Open));
+    let refused = call(&mut tools, "weather", 0).await;
+    assert!(refused.is_error_with(&["HTTP 503"]), "{refused:?}");
+    assert_eq!(server.seen("weather"), 0);
 }
