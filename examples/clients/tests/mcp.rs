@@ -303,6 +303,9 @@ async fn check(cell: Cell) {
     assert_eq!(rig.run.snapshot().errors, errors, "{case}");
     let turns = rig.servers.snapshot();
     assert_eq!(turns.last_failure, failure, "{case}");
+    let mut circuits = rig.circuits.keys();
+    circuits.sort();
+    assert_eq!(circuits, ["search", "weather"], "{case}");
     assert_eq!(rig.circuits.state("weather"), State::Closed, "{case}");
     let reached = rig.server.seen("search");
     assert_eq!(reached, usize::from(fault.is_some()), "{case}");
@@ -643,17 +646,27 @@ async fn a_model_that_repeats_itself_reads_why_it_is_refused() {
 }
 
 #[tokio::test]
-async fn a_breakers_refusals_change_no_streak_of_errors() {
+async fn refusals_of_the_layers_inside_change_no_streak_of_errors() {
     let mut rig = Rig::start(Answers::Json).await;
     rig.servers.disable("backup").unwrap();
     rig.server.set("search", Fault::ToolError);
-    for n in 0..6 {
-        rig.call("search", n).await;
+    let refusals = [
+        "tool `search` temporarily unavailable: circuit breaker open",
+        "model `server` temporarily unavailable, and its backups too",
+    ];
+    let texts = [
+        "the database is gone",
+        refusals[0],
+        refusals[1],
+        refusals[1],
+    ];
+    for (n, text) in (0..).zip(texts) {
+        assert_eq!(rig.call("search", n).await, Seen::tool_error(text));
     }
     assert_eq!(rig.server.seen("search"), 1, "the others were refused");
     let run = rig.run.snapshot();
     assert_eq!((run.state, run.errors), (State::Closed, 1));
-    assert_eq!(run.turns, 6);
+    assert_eq!(run.turns, 4);
 }
 
 /// Layers around the tower handler of a server, over a pipe as over stdin and stdout: one circuit per tool, and calls that are refused are answers.
