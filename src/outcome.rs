@@ -184,7 +184,8 @@ pub trait Classify<Res, E> {
 
 impl<F, Res, E> Classify<Res, E> for F
 where
-    F: Fn(Result<&Res, &E>) -> Outcome,
+    // One lifetime for both, which functions of two have as well.
+    F: for<'a> Fn(Result<&'a Res, &'a E>) -> Outcome,
 {
     fn classify(&self, result: Result<&Res, &E>) -> Outcome {
         self(result)
@@ -266,6 +267,21 @@ mod tests {
             Classify::<(), Refusal>::classify(&ErrorsAsFailures, Err(&refusal)),
             Outcome::Neutral
         );
+    }
+
+    #[test]
+    fn functions_of_one_lifetime_and_of_two_are_classifiers_and_so_are_closures() {
+        type Told<'a> = Result<&'a (), &'a BoxError>;
+        fn one(_: Told<'_>) -> Outcome {
+            Outcome::Neutral
+        }
+        fn two(_: Result<&(), &BoxError>) -> Outcome {
+            Outcome::Neutral
+        }
+        let closure = |_: Result<&(), &BoxError>| Outcome::Neutral;
+        assert_eq!(classify(&one, &Ok(())), Outcome::Neutral);
+        assert_eq!(classify(&two, &Ok(())), Outcome::Neutral);
+        assert_eq!(classify(&closure, &Ok(())), Outcome::Neutral);
     }
 
     #[test]
