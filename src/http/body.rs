@@ -20,8 +20,8 @@ use crate::outcome::{Failure, Outcome};
 ///
 /// - at the end of the stream: a success,
 /// - with an error of the body: a transient failure,
-/// - when the body is dropped before its end: as for any dropped call, by the layer's `on_cancel`. A body that told its length, and gave
-///   all of it, has ended in order. Readers of server-sent events may stop at the line `data: [DONE]` and drop the rest: [`ErrorEvents`](super::ErrorEvents) takes that
+/// - when the body is dropped before its end: as for any dropped call, by the layer's `on_cancel`. A body that gave its trailers, or told its
+///   length and gave all of it, has ended in order. Readers of server-sent events may stop at the line `data: [DONE]` and drop the rest: [`ErrorEvents`](super::ErrorEvents) takes that
 ///   for the end,
 /// - when the body says nothing any more: for a probe, when its lease is over; an ordinary call has no verdict until the body is dropped, so put a timeout for bodies inside.
 ///
@@ -247,7 +247,7 @@ struct Held<I> {
     /// Dropped without a verdict, it gives the one of a cancelled call.
     permit: Permit,
     inspect: I,
-    /// What it says if nobody reads on: all that was announced has come.
+    /// What it says if nobody reads on: all that was announced has come, or the trailers have.
     ending: Option<Outcome>,
 }
 
@@ -278,7 +278,12 @@ impl<I> Watch<I> {
         let seen = self.inspect(|held| {
             held.permit.renew();
             held.ending = None;
-            held.inspect.frame(frame)
+            let seen = held.inspect.frame(frame);
+            if seen.is_none() && frame.is_trailers() {
+                // Nothing follows them, and a reader who knows that, as hyper does, drops the body here.
+                held.ending = Some(held.inspect.end());
+            }
+            seen
         });
         if let Some(outcome) = seen {
             self.record(outcome);
@@ -298,10 +303,12 @@ impl<I> Watch<I> {
         if self.failing_if_unwound(|| inner.is_end_stream()) {
             self.end();
         } else if self.failing_if_unwound(|| inner.size_hint().exact()) == Some(0) {
-            // Trailers may follow. Where they have to, a reader who leaves them has gone away early.
             self.inspect(|held| {
-                let failed = |outcome: &Outcome| matches!(outcome, Outcome::Failure(_));
-                held.ending = Some(held.inspect.end()).filter(|outcome| !failed(outcome));
+                if held.ending.is_none() {
+                    // Trailers may follow. Where they have to, a reader who leaves them has gone away early.
+                    let failed = |outcome: &Outcome| matches!(outcome, Outcome::Failure(_));
+                    held.ending = Some(held.inspect.end()).filter(|outcome| !failed(outcome));
+                }
                 None
             });
         }

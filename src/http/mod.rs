@@ -56,7 +56,7 @@
 //!
 //! | the body | what it says |
 //! | --- | --- |
-//! | ends, or has given all that it announced | a success |
+//! | ends, or has given its trailers, or all that it announced | a success |
 //! | has a frame that an inspector calls a failure | that failure, at once |
 //! | fails | a transient failure |
 //! | is dropped before its end | what `on_cancel` says of a dropped call |
