@@ -209,6 +209,28 @@ async fn a_body_that_gave_its_trailers_has_ended_though_nobody_asks() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_body_that_has_ended_since_its_last_frame_has_ended_though_nobody_asks() {
+    for (says, state) in [
+        (Says::Ended, State::Closed),
+        (Says::Left(0), State::Closed),
+        (Says::Nothing, State::Open),
+    ] {
+        let server = Server::default();
+        let layer = breaker().on_cancel(Cancelled::Failure).judge(EndOfBody);
+        let circuit = layer.handle();
+        let pipe = server.answers();
+        let mut body = call(&mut layer.layer(server)).await.unwrap();
+        pipe.send(Step::Data("one"));
+        assert_pending!(read(&mut body));
+        // As a body of HTTP/2 does whose last frame of data is followed by an empty one.
+        body.get_mut().says = says;
+        assert_eq!(body.is_end_stream(), says == Says::Ended);
+        drop(body);
+        assert_eq!(circuit.state(), state, "{says:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_probe_whose_body_a_server_writes_with_trailers_closes_the_circuit() {
     let layer = breaker().judge(EndOfBody);
     let circuit = layer.handle();
@@ -317,16 +339,37 @@ async fn trailers_that_do_not_say_what_they_have_to_are_a_failure_though_nobody_
 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_panics_when_it_is_asked_about_has_failed_and_its_call_panics() {
+    let server = Server::default();
+    let layer = breaker().judge(EndOfBody);
+    let circuit = layer.handle();
+    let mut stack = layer.layer(server.clone());
+    let _pipe = server.answers_with(StatusCode::OK, Says::Panics);
+    let mut called = task::spawn(call(&mut stack));
+    assert!(panics(|| called.poll()));
+    assert_eq!(circuit.state(), State::Open);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_is_dropped_panics_of_nothing_that_it_is_asked_and_is_a_dropped_call() {
     for says in [Says::Panics, Says::PanicsOfSize] {
         let server = Server::default();
-        let layer = breaker().judge(EndOfBody);
+        let layer = breaker().on_cancel(Cancelled::Failure).judge(EndOfBody);
         let circuit = layer.handle();
-        let mut stack = layer.layer(server.clone());
-        let _pipe = server.answers_with(StatusCode::OK, says);
-        let mut called = task::spawn(call(&mut stack));
-        assert!(panics(|| called.poll()), "{says:?}");
+        let _pipe = server.answers();
+        let mut body = call(&mut layer.layer(server)).await.unwrap();
+        body.get_mut().says = says;
+        drop(body);
         assert_eq!(circuit.state(), State::Open, "{says:?}");
     }
+    // Neither of what an inspector does.
+    let server = Server::default();
+    let layer = breaker()
+        .on_cancel(Cancelled::Failure)
+        .judge(EndOfBody.inspect(Panics("end")));
+    let circuit = layer.handle();
+    let _pipe = server.answers_with(StatusCode::OK, Says::Left(0));
+    drop(call(&mut layer.layer(server)).await.unwrap());
+    assert_eq!(circuit.state(), State::Open);
 }
 
 #[tokio::test(start_paused = true)]

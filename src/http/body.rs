@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -21,7 +22,7 @@ use crate::outcome::{Failure, Outcome};
 /// - at the end of the stream: a success,
 /// - with an error of the body: a transient failure,
 /// - when the body is dropped before its end: as for any dropped call, by the layer's `on_cancel`. A body that gave its trailers, or told its
-///   length and gave all of it, has ended in order. Readers of server-sent events may stop at the line `data: [DONE]` and drop the rest: [`ErrorEvents`](super::ErrorEvents) takes that
+///   length and gave all of it, has ended in order, and so has one that says by then that it has. Readers of server-sent events may stop at the line `data: [DONE]` and drop the rest: [`ErrorEvents`](super::ErrorEvents) takes that
 ///   for the end,
 /// - when the body says nothing any more: for a probe, when its lease is over; an ordinary call has no verdict until the body is dropped, so put a timeout for bodies inside.
 ///
@@ -145,8 +146,15 @@ pin_project! {
     pub struct ResponseBody<B, I = ()> {
         #[pin]
         inner: B,
-        watch: Watch<I>,
+        watch: Watch<B, I>,
         over: bool,
+    }
+
+    impl<B, I> PinnedDrop for ResponseBody<B, I> {
+        fn drop(this: Pin<&mut Self>) {
+            let this = this.project();
+            this.watch.leave(&*this.inner);
+        }
     }
 }
 
@@ -177,7 +185,8 @@ impl<B: Body, I: Inspect<B::Data>> ResponseBody<B, I> {
         let held = Some(Held {
             permit,
             inspect,
-            ending: None,
+            trailers: false,
+            left: left::<B, I>,
         });
         let mut watch = Watch { held };
         watch.look_ahead(&inner);
@@ -239,19 +248,38 @@ where
 }
 
 /// What a body has to do for its verdict; nothing, once that is given.
-struct Watch<I> {
-    held: Option<Held<I>>,
+struct Watch<B, I> {
+    held: Option<Held<B, I>>,
 }
 
-struct Held<I> {
+struct Held<B, I> {
     /// Dropped without a verdict, it gives the one of a cancelled call.
     permit: Permit,
     inspect: I,
-    /// What it says if nobody reads on: all that was announced has come, or the trailers have.
-    ending: Option<Outcome>,
+    /// The trailers have come.
+    trailers: bool,
+    /// [`left`], for a destructor, which knows no bounds.
+    left: fn(&B, bool, &mut I) -> Option<Outcome>,
 }
 
-impl<I> Watch<I> {
+/// What a body says that nobody reads on; `None` if it has not ended.
+fn left<B, I>(inner: &B, trailers: bool, inspect: &mut I) -> Option<Outcome>
+where
+    B: Body,
+    I: Inspect<B::Data>,
+{
+    // It may have ended since its last frame: a reader who is told so need not ask for more. Nothing follows trailers, and hyper, for one, reads no further.
+    if trailers || inner.is_end_stream() {
+        return Some(inspect.end());
+    }
+    if inner.size_hint().exact() != Some(0) {
+        return None;
+    }
+    // Trailers may follow. Where they have to, a reader who leaves them has gone away early.
+    Some(inspect.end()).filter(|outcome| !matches!(outcome, Outcome::Failure(_)))
+}
+
+impl<B, I> Watch<B, I> {
     /// Gives the verdict, once.
     fn record(&mut self, outcome: Outcome) {
         if let Some(mut held) = self.held.take() {
@@ -277,13 +305,8 @@ impl<I> Watch<I> {
     {
         let seen = self.inspect(|held| {
             held.permit.renew();
-            held.ending = None;
-            let seen = held.inspect.frame(frame);
-            if seen.is_none() && frame.is_trailers() {
-                // Nothing follows them, and a reader who knows that, as hyper does, drops the body here.
-                held.ending = Some(held.inspect.end());
-            }
-            seen
+            held.trailers = frame.is_trailers();
+            held.inspect.frame(frame)
         });
         if let Some(outcome) = seen {
             self.record(outcome);
@@ -292,34 +315,37 @@ impl<I> Watch<I> {
 
     /// Whether there is more to come: a reader who knows that there is not may never ask for it.
     #[inline]
-    fn look_ahead<B>(&mut self, inner: &B)
+    fn look_ahead(&mut self, inner: &B)
     where
         B: Body,
         I: Inspect<B::Data>,
     {
-        if self.held.is_none() {
-            return;
-        }
-        if self.failing_if_unwound(|| inner.is_end_stream()) {
+        if self.held.is_some() && self.failing_if_unwound(|| inner.is_end_stream()) {
             self.end();
-        } else if self.failing_if_unwound(|| inner.size_hint().exact()) == Some(0) {
-            self.inspect(|held| {
-                if held.ending.is_none() {
-                    // Trailers may follow. Where they have to, a reader who leaves them has gone away early.
-                    let failed = |outcome: &Outcome| matches!(outcome, Outcome::Failure(_));
-                    held.ending = Some(held.inspect.end()).filter(|outcome| !failed(outcome));
-                }
-                None
-            });
+        }
+    }
+
+    /// Nobody reads on.
+    fn leave(&mut self, inner: &B) {
+        let Some(held) = &mut self.held else {
+            return;
+        };
+        let left = || (held.left)(inner, held.trailers, &mut held.inspect);
+        match catch_unwind(AssertUnwindSafe(left)) {
+            Ok(Some(outcome)) => self.record(outcome),
+            Ok(None) => {}
+            // Nobody polls who could be told, and a panic in a destructor may be one too many: the call is a cancelled one. The payload's own destructor
+            // might panic in its turn.
+            Err(payload) => mem::forget(payload),
         }
     }
 
     /// Runs code of the inner body. Should it unwind, the call has failed, whoever catches the panic later.
     #[inline]
     fn failing_if_unwound<T>(&mut self, f: impl FnOnce() -> T) -> T {
-        struct Unwound<'a, I>(&'a mut Watch<I>);
+        struct Unwound<'a, B, I>(&'a mut Watch<B, I>);
 
-        impl<I> Drop for Unwound<'_, I> {
+        impl<B, I> Drop for Unwound<'_, B, I> {
             fn drop(&mut self) {
                 self.0.record(Failure::transient().into());
             }
@@ -333,14 +359,11 @@ impl<I> Watch<I> {
 
     /// Runs code of who inspects. Should it unwind, the call is a cancelled one now, and not when the body is dropped.
     #[inline]
-    fn inspect(&mut self, f: impl FnOnce(&mut Held<I>) -> Option<Outcome>) -> Option<Outcome> {
-        struct Unwound<'a, I>(&'a mut Option<Held<I>>);
+    fn inspect(&mut self, f: impl FnOnce(&mut Held<B, I>) -> Option<Outcome>) -> Option<Outcome> {
+        struct Unwound<'a, B, I>(&'a mut Option<Held<B, I>>);
 
-        impl<I> Drop for Unwound<'_, I> {
+        impl<B, I> Drop for Unwound<'_, B, I> {
             fn drop(&mut self) {
-                if let Some(held) = &mut self.0 {
-                    held.ending = None;
-                }
                 *self.0 = None;
             }
         }
@@ -349,14 +372,6 @@ impl<I> Watch<I> {
         let outcome = unwound.0.as_mut().and_then(f);
         mem::forget(unwound);
         outcome
-    }
-}
-
-impl<I> Drop for Watch<I> {
-    fn drop(&mut self) {
-        if let Some(outcome) = self.held.as_ref().and_then(|held| held.ending) {
-            self.record(outcome);
-        }
     }
 }
 

@@ -18,8 +18,8 @@ pub trait Inspect<D> {
     /// The next frame of the body, data or trailers. With an outcome the verdict is given now, and what follows is not looked at.
     fn frame(&mut self, frame: &Frame<D>) -> Option<Outcome>;
 
-    /// The body has ended in order, and no frame gave a verdict. It may be asked before that, too, when all the data that was announced has come, or the trailers
-    /// have: in case nobody reads on.
+    /// The body has ended in order, and no frame gave a verdict. It is also asked when nobody reads on, and the trailers have come, or all the data that
+    /// was announced; if it panics then, the panic goes nowhere.
     fn end(&mut self) -> Outcome {
         Outcome::Success
     }
