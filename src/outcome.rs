@@ -126,7 +126,8 @@ pub enum Cancelled {
     /// A failure now.
     Failure,
     /// A failure if it ran at least so long, else as `Release`. For a timeout outside, give a little less than its duration. Every call
-    /// reads the clock when it is admitted.
+    /// reads the clock when it is admitted. Where calls are judged at the end of a body, it ran until then: whoever leaves a long answer in
+    /// the midst of it has a failed call.
     FailureAfter(Duration),
 }
 

@@ -248,6 +248,8 @@ impl<C, R, G: Renew, J> CircuitBreakerLayer<C, R, G, J> {
     ///
     /// A slow success from an older generation counts as a stale failure too: while the circuit is open it restarts the cooldown.
     ///
+    /// Where calls are judged at the end of a body, it lasts until then, and its reader's time counts.
+    ///
     /// Default: off. With it on, every call reads the clock when it is admitted, and every success once more.
     ///
     /// # Panics

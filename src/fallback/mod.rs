@@ -132,7 +132,7 @@
 //! A turn is judged when its response is there. With the feature `http`, [`judge`](FallbackLayer::judge) moves the permit into the response's body, and the verdict comes at
 //! its end: a model that breaks off in the midst of its answer has a failed turn. There is no silent switch after the first byte: the error surfaces, the strike
 //! counts, and the next turn routes on. [`same_turn`](FallbackLayer::same_turn) goes on from a head that failed, and from nothing later. Each frame starts a probe's lease anew, so
-//! the lease has to be longer than a model's longest silence, and no longer than its whole answer.
+//! the lease has to be longer than a model's longest silence, and need not be as long as its whole answer.
 //!
 //! # Panics and dropped calls
 //!

@@ -60,10 +60,24 @@
 //! | has a frame that an inspector calls a failure | that failure, at once |
 //! | fails | a transient failure |
 //! | is dropped before its end | what `on_cancel` says of a dropped call |
-//! | says nothing any more | nothing; but a probe has failed when its lease is over, counted from the last frame |
+//! | says nothing any more | nothing; but a probe has failed when its lease is over, counted from its admission, and anew from each frame |
 //!
 //! A verdict is given once. Under a body whose reader may wait for ever put a timeout for bodies, so that silence becomes an error of the body. A lease
-//! has to be longer than the longest silence between two frames, and no longer than the whole answer.
+//! has to be longer than the longest silence, that before the first frame included. It need not be as long as the whole answer.
+//!
+//! While a probe's body goes on everybody else is refused, and a server that drips, or only sends signs of life, may make it go on for ever. Where streams are
+//! long, or have no end, put a limit on the whole of a body inside, or let the first frame be the verdict:
+//!
+//! ```
+//! use http_body::Frame;
+//! use hyper::body::Bytes;
+//! use tower_breaker::http::EndOfBody;
+//! use tower_breaker::{CircuitBreakerLayer, Outcome};
+//!
+//! let layer = CircuitBreakerLayer::new()
+//!     .judge(EndOfBody.inspect(|_: &Frame<Bytes>| Some(Outcome::Success)));
+//! # let _ = layer;
+//! ```
 
 mod body;
 mod events;
