@@ -18,7 +18,8 @@ use crate::outcome::{Failure, Outcome};
 /// | `data: [DONE]`, `event: message_stop`, `event: response.completed` | the end of the answer: a success at once, since whoever reads such a stream may stop there, and drop the body before its end |
 ///
 /// A line may come in any number of frames, and ends with a line feed, a carriage return, or both. Nothing is kept of it but how far it
-/// matches, and nothing is parsed: an error in another form passes for an answer. Write an [`Inspect`] for that.
+/// matches, and nothing is parsed: an error in another form passes for an answer. Write an [`Inspect`] for that. In a body that
+/// is compressed nothing is found: put what decompresses it inside.
 ///
 /// # Examples
 ///
