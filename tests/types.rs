@@ -375,7 +375,7 @@ mod http {
     }
 
     #[test]
-    fn a_judge_that_knows_nothing_takes_no_room_and_a_body_80_bytes() {
+    fn a_judge_that_knows_nothing_takes_no_room_and_a_body_72_bytes() {
         assert_eq!(
             size_of::<Judged<u8, EndOfBody>>(),
             size_of::<CircuitBreaker<u8>>()
@@ -390,7 +390,7 @@ mod http {
                 size_of::<Empty<Bytes>>(),
             ),
         ] {
-            assert!(wrapped <= inner + 80, "{wrapped} bytes");
+            assert!(wrapped <= inner + 72, "{wrapped} bytes");
         }
     }
 }
