@@ -143,8 +143,9 @@ fn is_end(byte: u8) -> bool {
     byte == b'\n' || byte == b'\r'
 }
 
+/// The bytes of a byte order mark are left aside, too: a stream may begin with one.
 fn is_space(byte: u8) -> bool {
-    byte == b' ' || byte == b'\t'
+    matches!(byte, b' ' | b'\t' | 0xef | 0xbb | 0xbf)
 }
 
 impl ErrorEvents {
@@ -237,6 +238,7 @@ mod tests {
             "{\"type\":\"error\"}",
             "event: response.failed\ndata: {}\n\n",
             "event: response.failed",
+            "\u{feff}event: error\n",
         ] {
             assert_eq!(judged([stream.as_bytes()]), FAILED, "{stream:?}");
         }

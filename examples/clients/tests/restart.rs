@@ -275,7 +275,7 @@ async fn scenario(attempts: u32) {
     assert!(grown < SLACK, "grown by {grown} bytes: {live:?}");
     assert_eq!(tally.started.load(SeqCst), tally.ended());
     assert_eq!(tally.wrong.load(SeqCst), 0);
-    assert!(tally.cut.load(SeqCst) > RESTARTS, "no bodies were cut");
+    assert!(tally.cut.load(SeqCst) > 0, "no bodies were cut");
     let seen = [&tally.answered, &tally.failed, &tally.cut, &tally.refused];
     println!("{:?}", seen.map(|count| count.load(SeqCst)));
 
