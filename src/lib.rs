@@ -56,7 +56,7 @@
 //! | feature | what it adds |
 //! | --- | --- |
 //! | `http` | `http::StatusClassifier`, `http::EndOfBody`: statuses and hints of an `http::Response`, verdicts at the end of its body, soft refusals |
-//! | `grpc` | `grpc::Codes`: the same for gRPC, whose status may come in trailers |
+//! | `grpc` | `grpc::Codes`, `grpc::SoftRefusal`: the same for gRPC, whose status may come in trailers; turns `http` on |
 //! | `json` | `JsonDigest`: canonical digests of JSON arguments, and of anything `Serialize` |
 //! | `retry` | `retry::SkipRefusals`: any `tower::retry::Policy` that spends no attempt on a refusal |
 //!

@@ -15,9 +15,9 @@ use tower_breaker::circuit_breaker::future::ResponseFuture;
 use tower_breaker::circuit_breaker::{Borrowed, One, Owned, PerKey, Routed};
 use tower_breaker::{
     AsBoxError, Cancelled, CircuitBreaker, CircuitBreakerHandle, CircuitBreakerLayer,
-    CircuitBreakerSnapshot, ErrorsAsFailures, Event, Failure, FailureKind, HealthRouter, IntoError,
-    KeyedCircuitBreakerHandle, Outcome, Permit, Reason, Recorded, Refusal, RefusalsAsFailures,
-    RefuseWith, State, TransitionReason, WhenOpen, Window,
+    CircuitBreakerSnapshot, ErrorsAsFailures, Event, Failure, FailureKind, FallbackLayer,
+    HealthRouter, IntoError, KeyedCircuitBreakerHandle, Outcome, Permit, Reason, Recorded, Refusal,
+    RefusalsAsFailures, RefuseWith, State, TransitionReason, WhenOpen, Window,
 };
 
 /// Whether a type implements a trait: the inherent constant goes before the trait's where its bound holds.
@@ -263,6 +263,14 @@ fn a_service_is_at_most_32_bytes_more_than_what_it_wraps() {
     assert!(size_of::<CircuitBreaker<u8>>() <= 40);
 }
 
+#[test]
+fn a_fallback_is_at_most_64_bytes_more_than_its_primary() {
+    let inner = [0_u64; 5];
+    let layer = FallbackLayer::new("gpt-5").backup("claude", inner);
+    let size = size_of_val(&layer.layer(inner));
+    assert!(size <= size_of_val(&inner) + 64, "{size} bytes");
+}
+
 /// The larger of inner + 24 bytes, and `Result` + 8: a soft refusal waits in it.
 #[test]
 fn a_future_is_at_most_the_larger_of_what_it_wraps_and_a_refusal_and_a_little_more() {
@@ -392,5 +400,11 @@ mod http {
         ] {
             assert!(wrapped <= inner + 72, "{wrapped} bytes");
         }
+        // Who inspects comes on top.
+        let inspected = size_of::<ResponseBody<Full<Bytes>, ErrorEvents>>();
+        assert!(
+            inspected <= size_of::<Full<Bytes>>() + 104,
+            "{inspected} bytes"
+        );
     }
 }

@@ -328,8 +328,8 @@ impl<C, R, G: Renew, J> CircuitBreakerLayer<C, R, G, J> {
         self.refuse(RefuseWith::new(f))
     }
 
-    /// Decides when a call is judged: [`Head`], or, with the feature `http`, `http::EndOfBody`, which moves the permit into the response's body and
-    /// so changes the type of the response.
+    /// Decides when a call is judged: [`Head`], or, with the feature `http` and around a service of `http::Response`s only, `http::EndOfBody` or
+    /// `http::EndOfBody.inspect(..)`, which move the permit into the response's body and so change the type of the response.
     ///
     /// Default: [`Head`].
     pub fn judge<K>(self, judge: K) -> CircuitBreakerLayer<C, R, G, K> {

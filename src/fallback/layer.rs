@@ -409,8 +409,8 @@ impl<K, C, R, V, Q, J> FallbackLayer<K, C, R, V, Q, J> {
         })
     }
 
-    /// Decides when a turn is judged: [`Head`], or, with the feature `http`, `http::EndOfBody`, which moves the permit into the response's body and
-    /// so changes the type of the response. A turn goes on to another entry only from a head that failed; once an answer has begun to stream, what
+    /// Decides when a turn is judged: [`Head`], or, with the feature `http` and around a service of `http::Response`s only, `http::EndOfBody` or
+    /// `http::EndOfBody.inspect(..)`, which move the permit into the response's body and so change the type of the response. A turn goes on to another entry only from a head that failed; once an answer has begun to stream, what
     /// fails surfaces, counts, and sends the next turn elsewhere.
     ///
     /// Default: [`Head`].

@@ -15,7 +15,7 @@ use crate::outcome::{Failure, Outcome};
 /// | `event: error`, `event: response.failed` | an error |
 /// | `data: {"error":`, and not `null` or `false`; `data: {"type":"error"` | an error |
 /// | `{"error":`, likewise, `{"type":"error"`: in JSON lines | an error |
-/// | `data: [DONE]`, `event: message_stop`, `event: response.completed` | the end of the answer: a success at once, since whoever reads such a stream may stop there, and drop the body before its end |
+/// | `data: [DONE]`, `event: message_stop`, `event: response.completed`, `event: response.incomplete` | the end of the answer: a success at once, since whoever reads such a stream may stop there, and drop the body before its end |
 ///
 /// A line may come in any number of frames, and ends with a line feed, a carriage return, or both. Nothing is kept of it but how far it
 /// matches, and nothing is parsed: an error in another form passes for an answer. Write an [`Inspect`] for that. In a body that
@@ -37,11 +37,12 @@ pub struct ErrorEvents {
 }
 
 /// What lines begin with that give the verdict, without white space.
-const BEGINNINGS: [(&[u8], When, Found); 9] = [
+const BEGINNINGS: [(&[u8], When, Found); 10] = [
     (b"data:[DONE]", When::AtOnce, Found::Done),
     (b"event:error", When::TheLineEnds, Found::Error),
     (b"event:message_stop", When::TheLineEnds, Found::Done),
     (b"event:response.completed", When::TheLineEnds, Found::Done),
+    (b"event:response.incomplete", When::TheLineEnds, Found::Done),
     (b"event:response.failed", When::TheLineEnds, Found::Error),
     (b"data:{\"error\":", When::AValueFollows, Found::Error),
     (b"data:{\"type\":\"error\"", When::AtOnce, Found::Error),
@@ -272,6 +273,7 @@ mod tests {
             "data: [DONE]\n\nevent: error\n",
             "event: message_stop\ndata: {}\n\n",
             "event: response.completed\r\n",
+            "event: response.incomplete\n",
         ] {
             let verdict = ErrorEvents::new().frame(&Frame::data(stream));
             assert_eq!(verdict, Some(Outcome::Success), "{stream:?}");

@@ -9,6 +9,29 @@ use crate::outcome::Outcome;
 ///
 /// Closures over `&Frame<D>` that answer with an `Option<Outcome>` inspect, too; annotate their argument. What one captures by value is each
 /// response's own. It runs outside every lock, and only until the verdict is given. If it panics, the call counts as cancelled and the panic goes on to whoever polled the body.
+///
+/// A type of it has to be `Clone`.
+///
+/// # Examples
+///
+/// ```
+/// use http_body::Frame;
+/// use tower_breaker::http::{EndOfBody, Inspect};
+/// use tower_breaker::{CircuitBreakerLayer, Failure, Outcome};
+///
+/// #[derive(Clone)]
+/// struct Overloaded;
+///
+/// impl<D: AsRef<[u8]>> Inspect<D> for Overloaded {
+///     fn frame(&mut self, frame: &Frame<D>) -> Option<Outcome> {
+///         let overloaded = frame.data_ref()?.as_ref().starts_with(b"overloaded");
+///         overloaded.then(|| Failure::transient().into())
+///     }
+/// }
+///
+/// let layer = CircuitBreakerLayer::new().judge(EndOfBody.inspect(Overloaded));
+/// # let _ = layer;
+/// ```
 pub trait Inspect<D> {
     /// The head of the response, whose status was a success.
     fn head(&mut self, status: StatusCode, headers: &HeaderMap) {

@@ -293,8 +293,8 @@ impl<C, R, G: Renew, Q, A, J> TripwireLayer<C, R, G, Q, A, J> {
         }
     }
 
-    /// Decides when a call is judged: [`Head`], or, with the feature `http`, `http::EndOfBody`, which moves the permit into the response's body and
-    /// so changes the type of the response. What [`same_result`](Self::same_result) compares is the response as it comes.
+    /// Decides when a call is judged: [`Head`], or, with the feature `http` and around a service of `http::Response`s only, `http::EndOfBody` or
+    /// `http::EndOfBody.inspect(..)`, which move the permit into the response's body and so change the type of the response. What [`same_result`](Self::same_result) compares is the response as it comes.
     ///
     /// Default: [`Head`].
     pub fn judge<K>(self, judge: K) -> TripwireLayer<C, R, G, Q, A, K> {
