@@ -5,7 +5,7 @@ use std::time::Duration;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
-use tower_breaker::{FailureKind, State};
+use tower_breaker::{FailureKind, FallbackState, State};
 use tower_breaker_clients::grpc::Fault;
 
 use crate::support::{BOTH, COOLDOWN, Call, Guarded, PATIENCE, Seen, call as make, eventually};
@@ -196,30 +196,69 @@ async fn the_callers_own_mistakes_count_for_nobody() {
     }
 }
 
-#[tokio::test]
-async fn a_backup_that_fails_at_its_end_has_the_strike_and_the_primary_has_not() {
-    for call in BOTH {
-        let mut guarded = Guarded::start().await;
-        // Three failed turns: one of the primary, and two that its open circuit refused.
-        guarded.set(Fault::FailAtEnd(Status::unavailable("down")));
-        for _ in 0..3 {
-            assert!(guarded.call(call).await.end.is_err());
-        }
-        assert_eq!(guarded.server.script().seen(), 1);
-        assert_eq!(guarded.chain.active_model().as_deref(), Some("spare"));
+/// What a backup does.
+#[derive(Debug)]
+enum Backup {
+    RefusesConnections,
+    IsCut,
+    Answers(Fault),
+}
 
-        let spare = guarded.spare.script().clone();
-        assert_eq!(guarded.call(call).await, Seen::whole(call));
-        assert_eq!(guarded.chain.snapshot().entries[0].strikes, 0);
-        for (strikes, fault) in [
-            (1, Fault::FailAtEnd(Status::internal("broken"))),
-            (2, Fault::HeadThenHang),
+#[tokio::test]
+async fn each_way_to_fail_is_a_strike_of_the_backup_that_served() {
+    let [throttled, _] = throttled();
+    let broken = Status::internal("broken");
+    let refuse = |status| Backup::Answers(Fault::Refuse(status));
+    let at_end = |status| Backup::Answers(Fault::FailAtEnd(status));
+    for call in BOTH {
+        for (backup, strikes, code) in [
+            (Backup::RefusesConnections, 1, Some(Code::Unavailable)),
+            (
+                Backup::Answers(Fault::HangBeforeHead),
+                1,
+                Some(Code::Unknown),
+            ),
+            (Backup::Answers(Fault::HeadThenHang), 1, Some(Code::Unknown)),
+            (Backup::IsCut, 1, Some(Code::Unknown)),
+            (refuse(throttled.clone()), 1, Some(Code::ResourceExhausted)),
+            (at_end(throttled.clone()), 1, Some(Code::ResourceExhausted)),
+            (refuse(broken.clone()), 1, Some(Code::Internal)),
+            (at_end(broken.clone()), 1, Some(Code::Internal)),
+            (at_end(Status::aborted("lost")), 0, Some(Code::Aborted)),
+            (Backup::Answers(Fault::Drip(PATIENCE / 4)), 0, None),
+            (Backup::Answers(Fault::Clean), 0, None),
         ] {
-            spare.set(fault);
-            assert!(guarded.call(call).await.end.is_err());
-            assert_eq!(guarded.chain.snapshot().entries[0].strikes, strikes);
+            let mut guarded = Guarded::tripped(call).await;
+            let before = guarded.chain.snapshot();
+            let seen = match &backup {
+                Backup::RefusesConnections => {
+                    guarded.spare_proxy.kill().await;
+                    guarded.call(call).await
+                }
+                Backup::IsCut => {
+                    guarded.spare.script().set(Fault::HeadThenHang);
+                    let frame = guarded.spare_frame.clone();
+                    let proxy = &guarded.spare_proxy;
+                    let (seen, ()) = tokio::join!(make(&mut guarded.client, call), async {
+                        frame.notified().await;
+                        proxy.cut().await;
+                    });
+                    seen
+                }
+                Backup::Answers(fault) => {
+                    guarded.spare.script().set(fault.clone());
+                    guarded.call(call).await
+                }
+            };
+            let ended = seen.end.as_ref().err().map(|(code, _)| *code);
+            assert_eq!(ended, code, "{call:?} {backup:?}");
+            let after = guarded.chain.snapshot();
+            assert_eq!(after.entries[0].strikes, strikes, "{call:?} {backup:?}");
+            assert_eq!((after.state, after.trips), (FallbackState::Fallback, 1));
+            // A backup's hint is not the primary's.
+            assert!(after.time_until_probe <= before.time_until_probe);
+            assert_eq!(guarded.server.script().seen(), 1);
         }
-        assert_eq!(guarded.chain.snapshot().trips, 1);
     }
 }
 

@@ -199,6 +199,7 @@ pub struct Guarded {
     pub server: Server,
     pub proxy: Proxy,
     pub spare: Server,
+    pub spare_proxy: Proxy,
     pub circuit: CircuitBreakerHandle,
     pub chain: FallbackHandle,
     pub fence: TripwireHandle<()>,
@@ -207,6 +208,8 @@ pub struct Guarded {
     pub service: Grpc,
     /// Told of each frame of the primary.
     pub frame: Arc<Notify>,
+    /// Told of each frame of the spare one.
+    pub spare_frame: Arc<Notify>,
 }
 
 impl Guarded {
@@ -218,13 +221,14 @@ impl Guarded {
         let server = Server::start().await.unwrap();
         let proxy = Proxy::start(server.addr()).await.unwrap();
         let spare = Server::start().await.unwrap();
-        let frame = Arc::new(Notify::new());
+        let spare_proxy = Proxy::start(spare.addr()).await.unwrap();
+        let [frame, spare_frame] = [(); 2].map(|()| Arc::new(Notify::new()));
 
         let breaker = breaker(Codes::new()).recovery_duration(cooldown);
-        let of_spare = breaker.clone().failure_threshold(100).layer(patient(
-            channel(&format!("http://{}", spare.addr())),
-            &Arc::default(),
-        ));
+        let of_spare = breaker
+            .clone()
+            .failure_threshold(100)
+            .layer(patient(channel(&spare_proxy.url()), &spare_frame));
         let fallback = FallbackLayer::new("primary")
             .backup("spare", of_spare)
             .classify(Codes::models())
@@ -253,8 +257,23 @@ impl Guarded {
             server,
             proxy,
             spare,
+            spare_proxy,
             frame,
+            spare_frame,
         }
+    }
+
+    /// As `start`, but the primary has failed three turns, and the spare one serves.
+    pub async fn tripped(call: Call) -> Self {
+        let mut guarded = Self::start().await;
+        // One that the primary fails, and two that its open circuit refuses.
+        guarded.set(Fault::FailAtEnd(Status::unavailable("down")));
+        for _ in 0..3 {
+            assert!(guarded.call(call).await.end.is_err());
+        }
+        assert_eq!(guarded.server.script().seen(), 1);
+        assert_eq!(guarded.chain.active_model().as_deref(), Some("spare"));
+        guarded
     }
 
     pub fn set(&self, fault: Fault) {
@@ -278,6 +297,7 @@ impl Guarded {
             (chain.consecutive_failures, chain.last_failure),
             (1, Some(kind))
         );
+        assert_eq!(chain.entries[0].strikes, 0, "who served was the primary");
         let fence = self.fence.snapshot();
         assert_eq!(
             (fence.turns, fence.errors, fence.last_failure),
