@@ -795,6 +795,124 @@ async fn a_fallbacks_probe_is_out_until_its_body_ends_and_lives_by_its_frames() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_turn_whose_body_is_dropped_says_what_the_rule_says_of_whoever_served_it() {
+    for (rule, failed) in [
+        (Cancelled::Ignore, false),
+        (Cancelled::Release, false),
+        (Cancelled::Failure, true),
+        (Cancelled::FailureAfter(2 * SECOND), true),
+        (Cancelled::FailureAfter(3 * SECOND), false),
+    ] {
+        let (primary, backup) = (Server::default(), Server::default());
+        let layer = FallbackLayer::new("gpt-5")
+            .backup("claude", backup.clone())
+            .trip_threshold(2)
+            .on_cancel(rule)
+            .judge(EndOfBody);
+        let chain = layer.handle();
+        let mut stack = layer.layer(primary.clone());
+        let dropped = async |stack: &mut _, server: &Server| {
+            let pipe = server.answers();
+            let mut body = call(stack).await.unwrap();
+            pipe.send(Step::Data("an answer begins"));
+            assert_pending!(read(&mut body));
+            advance(2 * SECOND).await;
+            drop(body);
+        };
+        let failures = u32::from(failed);
+
+        dropped(&mut stack, &primary).await;
+        let now = chain.snapshot();
+        let seen = (now.consecutive_failures, now.entries[0].strikes);
+        assert_eq!(seen, (failures, 0), "{rule:?}");
+
+        while chain.state() == FallbackState::Primary {
+            primary.fails();
+            call(&mut stack).await.unwrap_err();
+        }
+        dropped(&mut stack, &backup).await;
+        assert_eq!(chain.snapshot().entries[0].strikes, failures, "{rule:?}");
+
+        advance(60 * SECOND).await;
+        dropped(&mut stack, &primary).await;
+        let now = chain.snapshot();
+        assert_eq!(now.state, FallbackState::Recovering, "{rule:?}");
+        assert_eq!(now.probe_failures, failures, "{rule:?}");
+        // The lease is 120 s, and counts from the frame.
+        let kept = (rule == Cancelled::Ignore).then_some(118 * SECOND);
+        assert_eq!(now.lease_left, kept, "{rule:?}");
+        advance(kept.unwrap_or_default()).await;
+        // Never wedged: the next turn is the probe.
+        let pipe = primary.answers();
+        let mut probe = call(&mut stack).await.unwrap();
+        drop(pipe);
+        assert_ready!(read(&mut probe)).unwrap();
+        assert_eq!(chain.snapshot().probe_successes, 1, "{rule:?}");
+    }
+}
+
+/// Case 33: the bodies of requests.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_replayed_arrives_with_identical_bytes_and_one_that_cannot_be_is_not_replayed()
+ {
+    /// Reads what it is asked, and answers if it is well.
+    fn model<B>(
+        well: bool,
+    ) -> (
+        impl Service<Request<B>, Response = Response<Full<Bytes>>, Error = BoxError> + Clone,
+        Arc<Mutex<Vec<Bytes>>>,
+    )
+    where
+        B: Body<Data = Bytes, Error = Infallible>,
+    {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&asked);
+        let model = service_fn(move |request: Request<B>| {
+            let log = Arc::clone(&log);
+            async move {
+                let Ok(body) = request.into_body().collect().await;
+                log.lock().unwrap().push(body.to_bytes());
+                if well {
+                    Ok(Response::new(Full::from("answered")))
+                } else {
+                    Err::<_, BoxError>("down".into())
+                }
+            }
+        });
+        (model, asked)
+    }
+
+    let text = Bytes::from("{ \"a\": 1,\n \"b\": \"\u{e9}\" }");
+    let ((primary, first), (backup, second)) = (model(false), model(true));
+    let mut stack = FallbackLayer::new("gpt-5")
+        .backup("claude", backup)
+        .same_turn(|request: &Request<Full<Bytes>>| Some(request.clone()))
+        .judge(EndOfBody)
+        .layer(primary);
+    let request = Request::new(Full::new(text.clone()));
+    let answer = stack.ready().await.unwrap().call(request).await.unwrap();
+    let answer = answer.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(answer, "answered");
+    for asked in [first, second] {
+        assert_eq!(*asked.lock().unwrap(), [text.clone()]);
+    }
+
+    // Of a body that is no `Clone`.
+    type Once = http_body_util::combinators::BoxBody<Bytes, Infallible>;
+    let ((primary, first), (backup, second)) = (model(false), model(true));
+    let mut stack = FallbackLayer::new("gpt-5")
+        .backup("claude", backup)
+        .same_turn(|_: &Request<Once>| None)
+        .judge(EndOfBody)
+        .layer(primary);
+    let request = Request::new(Once::new(Full::new(text.clone())));
+    let err = stack.ready().await.unwrap().call(request).await.err();
+    assert_eq!(err.unwrap().to_string(), "down", "the original error");
+    assert_eq!(*first.lock().unwrap(), [text]);
+    assert!(second.lock().unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_tripwire_counts_the_errors_of_bodies_and_its_probe_ends_with_one() {
     let server = Server::default();
     let layer = TripwireLayer::new()
