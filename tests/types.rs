@@ -352,7 +352,9 @@ mod http {
     use http_body_util::{Empty, Full};
     use hyper::body::Bytes;
     use tower_breaker::Head;
-    use tower_breaker::http::{EndOfBody, ErrorEvents, InspectBody, ResponseBody};
+    use tower_breaker::http::{
+        EndOfBody, ErrorEvents, InspectBody, ResponseBody, SoftRefusal, StatusClassifier,
+    };
 
     use super::*;
 
@@ -383,6 +385,17 @@ mod http {
     }
 
     #[test]
+    fn what_reads_a_status_and_what_refuses_with_one_is_plain_and_takes_after_who_judges_errors() {
+        assert_eq!(traits!(SoftRefusal), ALL);
+        assert_eq!(traits!(StatusClassifier), ALL);
+        assert_eq!(traits!(StatusClassifier<NoSend>), traits!(NoSend));
+        assert_eq!(traits!(StatusClassifier<NoSync>), traits!(NoSync));
+        assert_eq!(traits!(StatusClassifier<NoUnpin>), traits!(NoUnpin));
+        assert_eq!(traits!(StatusClassifier<NoClone>), BUT_CLONE);
+        assert!(is!(SoftRefusal: Debug) && is!(StatusClassifier: Debug));
+    }
+
+    #[test]
     fn a_judge_that_knows_nothing_takes_no_room_and_a_body_72_bytes() {
         assert_eq!(
             size_of::<Judged<u8, EndOfBody>>(),
@@ -406,5 +419,24 @@ mod http {
             inspected <= size_of::<Full<Bytes>>() + 104,
             "{inspected} bytes"
         );
+    }
+}
+
+#[cfg(feature = "grpc")]
+mod grpc {
+    use tower_breaker::grpc::{Code, Codes, SoftRefusal};
+
+    use super::*;
+
+    #[test]
+    fn what_reads_a_code_and_what_refuses_with_one_is_plain_and_takes_after_who_judges_errors() {
+        for simple in [traits!(Code), traits!(SoftRefusal), traits!(Codes)] {
+            assert_eq!(simple, ALL);
+        }
+        assert_eq!(traits!(Codes<NoSend>), traits!(NoSend));
+        assert_eq!(traits!(Codes<NoSync>), traits!(NoSync));
+        assert_eq!(traits!(Codes<NoUnpin>), traits!(NoUnpin));
+        assert_eq!(traits!(Codes<NoClone>), BUT_CLONE);
+        assert!(is!(Code: Debug) && is!(Codes: Debug) && is!(SoftRefusal: Debug));
     }
 }
