@@ -855,20 +855,20 @@ async fn a_turn_whose_body_is_dropped_says_what_the_rule_says_of_whoever_served_
 #[tokio::test(start_paused = true)]
 async fn a_request_that_is_replayed_arrives_with_identical_bytes_and_one_that_cannot_be_is_not_replayed()
  {
+    /// What a model was asked.
+    type Asked = Arc<Mutex<Vec<Bytes>>>;
+
     /// Reads what it is asked, and answers if it is well.
     fn model<B>(
         well: bool,
-    ) -> (
-        impl Service<Request<B>, Response = Response<Full<Bytes>>, Error = BoxError> + Clone,
-        Arc<Mutex<Vec<Bytes>>>,
-    )
+        asked: &Asked,
+    ) -> impl Service<Request<B>, Response = Response<Full<Bytes>>, Error = BoxError> + Clone + use<B>
     where
         B: Body<Data = Bytes, Error = Infallible>,
     {
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let log = Arc::clone(&asked);
-        let model = service_fn(move |request: Request<B>| {
-            let log = Arc::clone(&log);
+        let asked = Arc::clone(asked);
+        service_fn(move |request: Request<B>| {
+            let log = Arc::clone(&asked);
             async move {
                 let Ok(body) = request.into_body().collect().await;
                 log.lock().unwrap().push(body.to_bytes());
@@ -878,33 +878,32 @@ async fn a_request_that_is_replayed_arrives_with_identical_bytes_and_one_that_ca
                     Err::<_, BoxError>("down".into())
                 }
             }
-        });
-        (model, asked)
+        })
     }
 
     let text = Bytes::from("{ \"a\": 1,\n \"b\": \"\u{e9}\" }");
-    let ((primary, first), (backup, second)) = (model(false), model(true));
+    let [first, second] = [(); 2].map(|()| Asked::default());
     let mut stack = FallbackLayer::new("gpt-5")
-        .backup("claude", backup)
+        .backup("claude", model(true, &second))
         .same_turn(|request: &Request<Full<Bytes>>| Some(request.clone()))
         .judge(EndOfBody)
-        .layer(primary);
+        .layer(model(false, &first));
     let request = Request::new(Full::new(text.clone()));
     let answer = stack.ready().await.unwrap().call(request).await.unwrap();
     let answer = answer.into_body().collect().await.unwrap().to_bytes();
     assert_eq!(answer, "answered");
     for asked in [first, second] {
-        assert_eq!(*asked.lock().unwrap(), [text.clone()]);
+        assert_eq!(*asked.lock().unwrap(), std::slice::from_ref(&text));
     }
 
     // Of a body that is no `Clone`.
     type Once = http_body_util::combinators::BoxBody<Bytes, Infallible>;
-    let ((primary, first), (backup, second)) = (model(false), model(true));
+    let [first, second] = [(); 2].map(|()| Asked::default());
     let mut stack = FallbackLayer::new("gpt-5")
-        .backup("claude", backup)
+        .backup("claude", model(true, &second))
         .same_turn(|_: &Request<Once>| None)
         .judge(EndOfBody)
-        .layer(primary);
+        .layer(model(false, &first));
     let request = Request::new(Once::new(Full::new(text.clone())));
     let err = stack.ready().await.unwrap().call(request).await.err();
     assert_eq!(err.unwrap().to_string(), "down", "the original error");

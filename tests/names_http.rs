@@ -39,6 +39,7 @@ where
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
+#[allow(clippy::needless_pass_by_value, clippy::unnecessary_wraps)] // As it is called.
 fn soft(_: Ask, refusal: Refusal) -> Result<Answer, BoxError> {
     Ok(SoftRefusal::text()
         .response(&refusal)
