@@ -212,7 +212,9 @@ async fn connect(
     let tenant = (TENANT, HeaderValue::from_static(tenant));
     let config =
         StreamableHttpClientTransportConfig::with_uri(server.url()).custom_headers([tenant].into());
-    let transport = StreamableHttpClientTransport::from_config(config);
+    // Everything is on loopback here.
+    let http = reqwest::Client::builder().no_proxy().build()?;
+    let transport = StreamableHttpClientTransport::with_client(http, config);
     Ok(().serve(transport).await?)
 }
 

@@ -92,6 +92,7 @@ type Answered = http::Response<Body>;
 fn bare() -> ReqwestService {
     // A connection for each request, so that a server that was killed refuses the next one.
     let client = reqwest::Client::builder()
+        .no_proxy()
         .read_timeout(SILENCE)
         .pool_max_idle_per_host(0);
     ReqwestService::new(client.build().expect("a client without TLS"))

@@ -100,7 +100,8 @@ async fn connect_as(
     let tenant = (TENANT, HeaderValue::from_static(tenant));
     let config =
         StreamableHttpClientTransportConfig::with_uri(server.url()).custom_headers([tenant].into());
-    ().serve(StreamableHttpClientTransport::from_config(config))
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    ().serve(StreamableHttpClientTransport::with_client(http, config))
         .await
 }
 
