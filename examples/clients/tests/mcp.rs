@@ -485,6 +485,24 @@ async fn a_clean_answer_and_a_slow_one_are_successes() {
     }
 }
 
+#[tokio::test]
+async fn a_clean_answer_and_a_slow_one_are_no_strikes_of_the_backup() {
+    let mut rig = Rig::start(Answers::Json).await;
+    rig.server.kill().await;
+    for n in 0..2 {
+        let seen = rig.call("search", n).await;
+        assert!(!matches!(seen, Seen::Answer(_)), "{seen:?}");
+    }
+    assert_eq!(rig.servers.state(), FallbackState::Fallback);
+    for (n, fault) in (2..).zip([Fault::Clean, Fault::Drip(Duration::from_millis(25))]) {
+        rig.backup.set("search", fault.clone());
+        let seen = rig.call("search", n).await;
+        assert_eq!(seen, Seen::answer("search of the backup"), "{fault:?}");
+        assert_eq!(rig.servers.snapshot().entries[0].strikes, 0, "{fault:?}");
+        assert_eq!(rig.run.snapshot().errors, 0, "{fault:?}");
+    }
+}
+
 /// Waits for what must come to be.
 async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
