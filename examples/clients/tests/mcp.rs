@@ -100,7 +100,9 @@ async fn connect_as(
     let tenant = (TENANT, HeaderValue::from_static(tenant));
     let config =
         StreamableHttpClientTransportConfig::with_uri(server.url()).custom_headers([tenant].into());
-    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    // A connection for each request, so that a server that was killed refuses the next one.
+    let http = reqwest::Client::builder().pool_max_idle_per_host(0);
+    let http = http.no_proxy().build().unwrap();
     ().serve(StreamableHttpClientTransport::with_client(http, config))
         .await
 }
