@@ -12,7 +12,7 @@ use crate::outcome::{Failure, FailureKind, Outcome, Recorded};
 use crate::refusal::Name;
 use crate::sync::Arc;
 
-/// The permit inside a future of ours. Dropped without a verdict it is a cancelled call.
+/// The permit inside a future or a body of ours. Dropped without a verdict it is a cancelled call.
 ///
 /// It is empty, and records nothing, once its verdict is given, and for a call that runs unguarded.
 pub struct Admission {

@@ -12,7 +12,7 @@ use crate::outcome::{Failure, Outcome, Recorded};
 use crate::refusal::Name;
 use crate::sync::Arc;
 
-/// The permit inside a future of ours. Dropped without a verdict it is a cancelled turn.
+/// The permit inside a future or a body of ours. Dropped without a verdict it is a cancelled turn.
 ///
 /// It is empty, and records nothing, once its verdict is given.
 pub struct Admission {

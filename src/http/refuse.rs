@@ -164,6 +164,7 @@ impl SoftRefusal {
     /// ```
     pub fn response<B: From<String>>(&self, refusal: &Refusal) -> Response<B> {
         let retry_after = refusal.retry_after().map(|wait| {
+            // A refusal's wait is in nanoseconds that fit a `u64`, so the sum cannot overflow.
             let started = u64::from(wait.subsec_nanos() > 0);
             wait.as_secs() + started
         });

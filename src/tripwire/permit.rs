@@ -11,7 +11,7 @@ use crate::outcome::{Failure, Outcome};
 use crate::refusal::Name;
 use crate::sync::Arc;
 
-/// The permit inside a future of ours. Dropped without a verdict it is a cancelled call: its turn stays spent, and if it was the probe,
+/// The permit inside a future or a body of ours. Dropped without a verdict it is a cancelled call: its turn stays spent, and if it was the probe,
 /// the fence opens again.
 ///
 /// It is empty, and records nothing, once its verdict is given, and for a call that runs unguarded.

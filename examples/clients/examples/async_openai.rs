@@ -1,4 +1,4 @@
-//! `async-openai` behind a fallback: a model whose streams break off, a spare one at another provider, and the way back.
+//! `async-openai` behind a fallback: a model whose streams break off, a backup at another provider, and the way back.
 //!
 //! ```text
 //! cargo run -p tower-breaker-clients --example async_openai
@@ -22,7 +22,7 @@ use tower_breaker::{FallbackHandle, FallbackLayer, FallbackState, Reason, Refusa
 use tower_breaker_clients::faulty::{Answer, Fault, Request, Server};
 
 const MODEL: &str = "gpt-5";
-const SPARE: &str = "llama";
+const BACKUP: &str = "llama";
 
 /// How long a turn may take until the head of its answer, retries included. They would wait for as long as a `Retry-After` says.
 const TURN: Duration = Duration::from_secs(30);
@@ -35,11 +35,11 @@ const COOLDOWN: Duration = Duration::from_secs(2);
 
 // ===== which layer where =====
 
-/// A client whose chats go to a spare provider while `gpt-5` is down. `async-openai`'s retries are inside: a call is one turn.
+/// A client whose chats go to a backup provider while `gpt-5` is down. `async-openai`'s retries are inside: a call is one turn.
 fn guarded(
     config: OpenAIConfig,
     http: reqwest::Client,
-    spare: Provider,
+    other: Provider,
 ) -> (Client<OpenAIConfig>, FallbackHandle) {
     let provider = ServiceBuilder::new()
         .map_response(http::Response::<reqwest::Body>::from)
@@ -47,9 +47,9 @@ fn guarded(
         .timeout(TURN)
         .retry(SimpleRetryPolicy::new(2))
         .service(ReqwestService::new(http));
-    let backup = provider.clone().map_request(move |chat| spare.take(chat));
+    let backup = provider.clone().map_request(move |chat| other.take(chat));
     let fallback = FallbackLayer::new(MODEL)
-        .backup(SPARE, backup)
+        .backup(BACKUP, backup)
         .trip_threshold(2)
         .recovery_timeout(COOLDOWN)
         .probation_limit(3)
@@ -118,7 +118,7 @@ fn refusal(err: &OpenAIError) -> Option<&Refusal> {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), BoxError> {
     let primary = Server::start(answer).await?;
-    let spare = Server::start(answer).await?;
+    let other = Server::start(answer).await?;
     let config = OpenAIConfig::new()
         .with_api_base(format!("{}/v1", primary.url()))
         .with_api_key("a-key-of-the-first");
@@ -126,9 +126,9 @@ async fn main() -> Result<(), BoxError> {
     let http = reqwest::Client::builder().no_proxy();
     let http = http.read_timeout(SILENCE).build()?;
     let elsewhere = Provider {
-        url: spare.url().parse()?,
+        url: other.url().parse()?,
         authorization: "Bearer a-key-of-the-second".parse()?,
-        model: SPARE,
+        model: BACKUP,
     };
     let (client, fallback) = guarded(config, http, elsewhere);
 
@@ -144,21 +144,21 @@ async fn main() -> Result<(), BoxError> {
     }
     assert_eq!(fallback.state(), FallbackState::Fallback);
 
-    println!("so the spare one answers:");
-    assert_eq!(stream(&client).await?, SPARE);
-    assert_eq!(chat(&client).await?, SPARE);
+    println!("so the backup answers:");
+    assert_eq!(stream(&client).await?, BACKUP);
+    assert_eq!(chat(&client).await?, BACKUP);
 
     println!("it fails, too, its retries included, and then nobody is asked any more:");
-    spare.set(Fault::Status(503));
+    other.set(Fault::Status(503));
     for _ in 0..2 {
         assert!(chat(&client).await.is_err());
     }
-    assert_eq!(spare.seen(), 2 + 2 * 3);
+    assert_eq!(other.seen(), 2 + 2 * 3);
     let err = chat(&client).await.unwrap_err();
     let refused = refusal(&err).ok_or("not a refusal")?;
     assert_eq!(refused.reason(), Reason::FallbackExhausted);
     assert!(refused.retry_after().is_some_and(|wait| wait <= COOLDOWN));
-    assert_eq!(spare.seen(), 8);
+    assert_eq!(other.seen(), 8);
 
     println!("`{MODEL}` is back, and two streams that come to their end prove it:");
     primary.set(Fault::Clean);

@@ -131,10 +131,10 @@ async fn each_way_to_fail_is_counted_once_by_the_circuit_and_by_the_primarys_fal
     web::each_cell(async |cell| {
         let server = web::server(cell).await;
         let (primary, circuit) = guarded(cell);
-        let (spare, unused) = guarded(cell);
+        let (other, unused) = guarded(cell);
         let layer = FallbackLayer::new("primary")
             .trip_threshold(2)
-            .backup("backup", spare)
+            .backup("backup", other)
             .classify(verdict)
             .refuse(IntoError);
         let fallback = layer.handle();

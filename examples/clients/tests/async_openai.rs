@@ -36,9 +36,9 @@ fn chat(request: &Request) -> Answer {
     answer_of(&asked(request)["model"], request)
 }
 
-/// Answers as the model `spare`, whatever the chat asks for.
-fn spare(request: &Request) -> Answer {
-    answer_of(&json!("spare"), request)
+/// Answers as the model `llama`, whatever the chat asks for.
+fn llama(request: &Request) -> Answer {
+    answer_of(&json!("llama"), request)
 }
 
 fn asked(request: &Request) -> Value {
@@ -379,11 +379,11 @@ async fn a_failed_turn_is_the_primarys_and_the_chain_serves_the_next() {
         .flat_map(|kind| rows(kind, "gpt-5").into_iter().map(move |row| (kind, row)));
     let cells = cells.map(|(kind, row)| async move {
         let cell = format!("{kind:?}, {:?}", row.fault);
-        let (mut primary, backup) = (started(chat).await, started(spare).await);
+        let (mut primary, backup) = (started(chat).await, started(llama).await);
         let told = Arc::new(Mutex::new(Vec::new()));
         let listener = Arc::clone(&told);
         let layer = FallbackLayer::new("gpt-5")
-            .backup("spare", elsewhere(&backup))
+            .backup("llama", elsewhere(&backup))
             .trip_threshold(2)
             .recovery_timeout(COOLDOWN)
             .classify(StatusClassifier::models())
@@ -417,9 +417,9 @@ async fn a_failed_turn_is_the_primarys_and_the_chain_serves_the_next() {
                 let wait = failure.retry_after().unwrap_or_default().max(COOLDOWN);
                 let left = now.time_until_probe.expect("a cooldown");
                 assert!(left <= wait && left + COOLDOWN > wait, "{cell}: {left:?}");
-                assert_eq!(next, answer("spare"), "{cell}");
+                assert_eq!(next, answer("llama"), "{cell}");
                 assert_eq!(backup.seen(), 1, "{cell}");
-                "spare"
+                "llama"
             }
             _ => {
                 assert_eq!((state, failures), (FallbackState::Primary, 1), "{cell}");
@@ -446,12 +446,12 @@ async fn a_failed_turn_is_the_primarys_and_the_chain_serves_the_next() {
 async fn a_failed_turn_of_a_backup_is_its_strike() {
     let cells = KINDS
         .into_iter()
-        .flat_map(|kind| rows(kind, "spare").into_iter().map(move |row| (kind, row)));
+        .flat_map(|kind| rows(kind, "llama").into_iter().map(move |row| (kind, row)));
     let cells = cells.map(|(kind, row)| async move {
         let cell = format!("{kind:?}, {:?}", row.fault);
-        let (mut primary, mut backup) = (started(chat).await, started(spare).await);
+        let (mut primary, mut backup) = (started(chat).await, started(llama).await);
         let layer = FallbackLayer::new("gpt-5")
-            .backup("spare", elsewhere(&backup))
+            .backup("llama", elsewhere(&backup))
             .trip_threshold(1)
             .max_fail_count(3)
             .strikes_reset_on_success()
@@ -552,9 +552,9 @@ fn overloaded(request: &Request) -> Answer {
 
 #[tokio::test]
 async fn an_error_inside_a_stream_that_began_well_is_a_failure() {
-    let (primary, backup) = (started(overloaded).await, started(spare).await);
+    let (primary, backup) = (started(overloaded).await, started(llama).await);
     let layer = FallbackLayer::new("gpt-5")
-        .backup("spare", elsewhere(&backup))
+        .backup("llama", elsewhere(&backup))
         .trip_threshold(1)
         .classify(StatusClassifier::models())
         .judge(EndOfBody.inspect(ErrorEvents::new()))
@@ -571,7 +571,7 @@ async fn an_error_inside_a_stream_that_began_well_is_a_failure() {
         other => panic!("{other:?}"),
     }
     assert_eq!(fallback.state(), FallbackState::Fallback);
-    assert_eq!(turn(&client, Kind::Streamed).await, answer("spare"));
+    assert_eq!(turn(&client, Kind::Streamed).await, answer("llama"));
 }
 
 #[tokio::test]
@@ -824,9 +824,9 @@ fn unboxed(err: BoxError) -> OpenAIError {
 #[tokio::test]
 async fn a_timeout_around_the_retries_ends_a_turn_that_a_long_hint_would_hold() {
     for kind in KINDS {
-        let (primary, backup) = (started(chat).await, started(spare).await);
+        let (primary, backup) = (started(chat).await, started(llama).await);
         let layer = FallbackLayer::new("gpt-5")
-            .backup("spare", elsewhere(&backup))
+            .backup("llama", elsewhere(&backup))
             .classify(StatusClassifier::models())
             .judge(EndOfBody.inspect(ErrorEvents::new()))
             .same_turn(|chat: &HttpRequestFactory| Some(chat.clone()))
@@ -841,7 +841,7 @@ async fn a_timeout_around_the_retries_ends_a_turn_that_a_long_hint_would_hold() 
 
         // The policy waits as long as it was asked to, without a limit.
         primary.set(Fault::Throttled(3_600));
-        assert_eq!(turn(&client, kind).await, answer("spare"));
+        assert_eq!(turn(&client, kind).await, answer("llama"));
         assert_eq!((primary.seen(), backup.seen()), (1, 1));
         assert_eq!(fallback.snapshot().consecutive_failures, 1);
 
@@ -901,9 +901,9 @@ async fn a_timeout_inside_the_retries_has_to_give_their_errors_back() {
 async fn after_the_first_byte_there_is_no_silent_switch() {
     for fault in [Fault::CutInBody, Fault::HeadThenHang] {
         for kind in KINDS {
-            let (primary, backup) = (started(chat).await, started(spare).await);
+            let (primary, backup) = (started(chat).await, started(llama).await);
             let layer = FallbackLayer::new("gpt-5")
-                .backup("spare", elsewhere(&backup))
+                .backup("llama", elsewhere(&backup))
                 .trip_threshold(1)
                 .classify(StatusClassifier::models())
                 .judge(EndOfBody.inspect(ErrorEvents::new()))
@@ -920,7 +920,7 @@ async fn after_the_first_byte_there_is_no_silent_switch() {
             }
             assert_eq!(backup.seen(), 0);
             assert_eq!(fallback.snapshot().trips, 1);
-            assert_eq!(turn(&client, kind).await, answer("spare"));
+            assert_eq!(turn(&client, kind).await, answer("llama"));
             assert_eq!((primary.seen(), backup.seen()), (1, 1));
         }
     }
@@ -946,9 +946,9 @@ async fn a_turn_goes_on_to_the_backup_with_identical_bytes() {
             Some(Fault::Throttled(HINT)),
         ] {
             let (mut primary, to_primary) = keeping(chat).await;
-            let (backup, to_backup) = keeping(spare).await;
+            let (backup, to_backup) = keeping(llama).await;
             let layer = FallbackLayer::new("gpt-5")
-                .backup("spare", elsewhere(&backup))
+                .backup("llama", elsewhere(&backup))
                 .classify(StatusClassifier::models())
                 .judge(EndOfBody.inspect(ErrorEvents::new()))
                 .same_turn(|chat: &HttpRequestFactory| Some(chat.clone()))
@@ -962,7 +962,7 @@ async fn a_turn_goes_on_to_the_backup_with_identical_bytes() {
                 None => primary.kill().await,
                 Some(fault) => primary.set(fault.clone()),
             }
-            assert_eq!(turn(&client, kind).await, answer("spare"), "{fault:?}");
+            assert_eq!(turn(&client, kind).await, answer("llama"), "{fault:?}");
             let now = fallback.snapshot();
             assert_eq!((now.consecutive_failures, now.entries[0].strikes), (1, 0));
             let to_primary = to_primary.lock().unwrap();
@@ -977,10 +977,10 @@ async fn a_turn_goes_on_to_the_backup_with_identical_bytes() {
 #[tokio::test]
 async fn without_a_spare_request_the_original_error_comes_back() {
     for kind in KINDS {
-        let (primary, backup) = (started(chat).await, started(spare).await);
+        let (primary, backup) = (started(chat).await, started(llama).await);
         // What stands for a request that cannot be cloned: those of `async-openai` all can.
         let layer = FallbackLayer::new("gpt-5")
-            .backup("spare", elsewhere(&backup))
+            .backup("llama", elsewhere(&backup))
             .trip_threshold(1)
             .classify(StatusClassifier::models())
             .judge(EndOfBody.inspect(ErrorEvents::new()))
@@ -1089,12 +1089,12 @@ async fn the_default_policy_boxes_the_errors_of_the_client_too() {
 #[tokio::test]
 async fn the_whole_stack_sits_around_the_client() {
     for kind in KINDS {
-        let (primary, backup) = (started(chat).await, started(spare).await);
+        let (primary, backup) = (started(chat).await, started(llama).await);
         let breaker = breaker();
         let circuit = breaker.handle();
         let fallback = FallbackLayer::new("gpt-5")
             .backup(
-                "spare",
+                "llama",
                 ServiceBuilder::new()
                     .layer(self::breaker())
                     .service(elsewhere(&backup)),
@@ -1128,7 +1128,7 @@ async fn the_whole_stack_sits_around_the_client() {
         assert_eq!(chain.state(), FallbackState::Fallback);
         assert_eq!(fence.snapshot().errors, 3);
         for _ in 0..3 {
-            assert_eq!(turn(&client, kind).await, answer("spare"));
+            assert_eq!(turn(&client, kind).await, answer("llama"));
             assert_eq!(fence.snapshot().errors, 0);
         }
         let spent = Seen::Refused(Reason::MaxTurns);

@@ -121,10 +121,10 @@ async fn each_way_to_fail_is_counted_once_by_the_circuit_and_by_the_primarys_fal
     web::each_cell(async |cell| {
         let server = web::server(cell).await;
         let (client, circuit) = guarded(cell);
-        let (spare, unused) = guarded(cell);
+        let (other, unused) = guarded(cell);
         let layer = FallbackLayer::new("primary")
             .trip_threshold(2)
-            .backup("backup", spare)
+            .backup("backup", other)
             .classify(StatusClassifier::models())
             .judge(EndOfBody);
         let fallback: FallbackHandle = layer.handle();

@@ -232,13 +232,13 @@ async fn each_way_to_fail_is_a_strike_of_the_backup_that_served() {
             let before = guarded.chain.snapshot();
             let seen = match &backup {
                 Backup::RefusesConnections => {
-                    guarded.spare_proxy.kill().await;
+                    guarded.backup_proxy.kill().await;
                     guarded.call(call).await
                 }
                 Backup::IsCut => {
-                    guarded.spare.script().set(Fault::HeadThenHang);
-                    let frame = guarded.spare_frame.clone();
-                    let proxy = &guarded.spare_proxy;
+                    guarded.backup.script().set(Fault::HeadThenHang);
+                    let frame = guarded.backup_frame.clone();
+                    let proxy = &guarded.backup_proxy;
                     let (seen, ()) = tokio::join!(make(&mut guarded.client, call), async {
                         frame.notified().await;
                         proxy.cut().await;
@@ -246,7 +246,7 @@ async fn each_way_to_fail_is_a_strike_of_the_backup_that_served() {
                     seen
                 }
                 Backup::Answers(fault) => {
-                    guarded.spare.script().set(fault.clone());
+                    guarded.backup.script().set(fault.clone());
                     guarded.call(call).await
                 }
             };

@@ -194,12 +194,12 @@ pub fn breaker(codes: Codes) -> Breaker {
         .judge(EndOfBody.inspect(codes))
 }
 
-/// `tripwire(fallback(breaker(timeouts(channel))))`, and a spare model for the fallback.
+/// `tripwire(fallback(breaker(timeouts(channel))))`, and a backup for the fallback.
 pub struct Guarded {
     pub server: Server,
     pub proxy: Proxy,
-    pub spare: Server,
-    pub spare_proxy: Proxy,
+    pub backup: Server,
+    pub backup_proxy: Proxy,
     pub circuit: CircuitBreakerHandle,
     pub chain: FallbackHandle,
     pub fence: TripwireHandle<()>,
@@ -208,8 +208,8 @@ pub struct Guarded {
     pub service: Grpc,
     /// Told of each frame of the primary.
     pub frame: Arc<Notify>,
-    /// Told of each frame of the spare one.
-    pub spare_frame: Arc<Notify>,
+    /// Told of each frame of the backup.
+    pub backup_frame: Arc<Notify>,
 }
 
 impl Guarded {
@@ -220,17 +220,17 @@ impl Guarded {
     pub async fn with_cooldown(cooldown: Duration) -> Self {
         let server = Server::start().await.unwrap();
         let proxy = Proxy::start(server.addr()).await.unwrap();
-        let spare = Server::start().await.unwrap();
-        let spare_proxy = Proxy::start(spare.addr()).await.unwrap();
-        let [frame, spare_frame] = [(); 2].map(|()| Arc::new(Notify::new()));
+        let backup = Server::start().await.unwrap();
+        let backup_proxy = Proxy::start(backup.addr()).await.unwrap();
+        let [frame, backup_frame] = [(); 2].map(|()| Arc::new(Notify::new()));
 
         let breaker = breaker(Codes::new()).recovery_duration(cooldown);
-        let of_spare = breaker
+        let of_backup = breaker
             .clone()
             .failure_threshold(100)
-            .layer(patient(channel(&spare_proxy.url()), &spare_frame));
+            .layer(patient(channel(&backup_proxy.url()), &backup_frame));
         let fallback = FallbackLayer::new("primary")
-            .backup("spare", of_spare)
+            .backup("backup", of_backup)
             .classify(Codes::models())
             .judge(EndOfBody.inspect(Codes::models()));
         let tripwire = TripwireLayer::new()
@@ -256,14 +256,14 @@ impl Guarded {
             service,
             server,
             proxy,
-            spare,
-            spare_proxy,
+            backup,
+            backup_proxy,
             frame,
-            spare_frame,
+            backup_frame,
         }
     }
 
-    /// As `start`, but the primary has failed three turns, and the spare one serves.
+    /// As `start`, but the primary has failed three turns, and the backup one serves.
     pub async fn tripped(call: Call) -> Self {
         let mut guarded = Self::start().await;
         // One that the primary fails, and two that its open circuit refuses.
@@ -272,7 +272,7 @@ impl Guarded {
             assert!(guarded.call(call).await.end.is_err());
         }
         assert_eq!(guarded.server.script().seen(), 1);
-        assert_eq!(guarded.chain.active_model().as_deref(), Some("spare"));
+        assert_eq!(guarded.chain.active_model().as_deref(), Some("backup"));
         guarded
     }
 
