@@ -28,6 +28,15 @@ impl Moment {
         Self(self.0.saturating_add(nanos(wait)))
     }
 
+    /// This moment; but if it is `other`, the one just before. For two moments that are past, and have to differ where they are compared alone.
+    pub(crate) fn unlike(self, other: Self) -> Self {
+        if self == other {
+            Self(self.0.saturating_sub(1))
+        } else {
+            self
+        }
+    }
+
     /// How much time passed since `earlier`.
     #[inline]
     pub(crate) fn since(self, earlier: Self) -> Duration {
@@ -127,6 +136,13 @@ mod tests {
         assert_eq!(second.after(Duration::MAX), Moment::NEVER);
         assert_eq!(Moment::NEVER.after(Duration::from_secs(1)), Moment::NEVER);
         assert_eq!(nanos(Duration::new(1, 5)), 1_000_000_005);
+    }
+
+    #[test]
+    fn a_moment_that_is_to_differ_from_itself_is_the_one_before() {
+        let (one, two) = (Moment::from_nanos(1), Moment::from_nanos(2));
+        assert_eq!((two.unlike(two), two.unlike(one)), (one, two));
+        assert_eq!(Moment::START.unlike(Moment::START), Moment::START);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::fmt;
 
 use crate::clock::Moment;
 use crate::event::Event;
-use crate::outcome::FailureKind;
+use crate::outcome::{FailureKind, Outcome};
 
 /// A pure state machine that a [`Cell`](crate::cell::Cell) can hold.
 pub(crate) trait Machine {
@@ -125,6 +125,20 @@ impl Word {
     #[inline]
     pub(crate) fn streak(self) -> u32 {
         ((self.0 & Self::STREAK) >> 8) as u32
+    }
+
+    /// This word, which is plain, with `outcome` counted in it; `None` if that reaches `threshold`, or more than a word can count.
+    #[inline]
+    pub(crate) fn counting(self, outcome: Outcome, threshold: u32) -> Option<Self> {
+        match outcome {
+            Outcome::Success => Some(self.with_streak(0)),
+            Outcome::Neutral => Some(self),
+            Outcome::Failure(failure) => {
+                let streak = self.streak() + 1;
+                (streak < threshold.min(Self::FULL))
+                    .then(|| self.with_streak(streak).with_last(Some(failure.kind())))
+            }
+        }
     }
 
     /// The streak, of which the machine knows `counted`: the word counts on, and once it is full the machine does.

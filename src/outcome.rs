@@ -20,6 +20,30 @@ pub enum Outcome {
     Neutral,
 }
 
+impl Outcome {
+    /// The failure of a service that will never be ready: it has failed, whatever its error says; the classifier, whose outcome this is, may
+    /// say how.
+    pub(crate) fn of_readiness(self) -> Failure {
+        match self {
+            Outcome::Failure(failure) => failure,
+            Outcome::Success | Outcome::Neutral => Failure::transient(),
+        }
+    }
+
+    /// A failure with the hint that came beside it, unless it has one of its own. What is no failure asks for nothing.
+    #[cfg(feature = "http")]
+    #[inline]
+    pub(crate) fn hinted(self, hint: impl FnOnce(Failure) -> Option<Duration>) -> Self {
+        match self {
+            Outcome::Failure(failure) if failure.retry_after.is_none() => match hint(failure) {
+                Some(wait) => failure.with_retry_after(wait).into(),
+                None => self,
+            },
+            _ => self,
+        }
+    }
+}
+
 impl From<Failure> for Outcome {
     fn from(failure: Failure) -> Self {
         Outcome::Failure(failure)
@@ -82,6 +106,21 @@ impl Failure {
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         self.retry_after
+    }
+
+    /// The end of a cooldown that ran until `until`, and that this failure, a stale one, restarts at `now`.
+    pub(crate) fn restarts(
+        self,
+        until: Moment,
+        now: Moment,
+        cooldown: Duration,
+        cap: Duration,
+    ) -> Moment {
+        let restarted = until
+            .max(now.after(cooldown))
+            .max(self.asked_until(now, cap));
+        // One that is not ahead says no more than the one that is over; which may be that of a lease that ended just now, and is no other's.
+        if restarted > now { restarted } else { until }
     }
 
     /// Until when it asked to be left alone, at most for `cap`; [`Moment::START`] if it did not ask.

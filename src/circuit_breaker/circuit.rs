@@ -360,13 +360,8 @@ impl Circuit {
             return None;
         }
         match outcome {
-            Outcome::Success => Some(word.with_streak(0)),
-            Outcome::Neutral => Some(word),
-            Outcome::Failure(failure) => {
-                let streak = word.streak() + 1;
-                (failure.is_plain() && streak < rules.failure_threshold.min(Word::FULL))
-                    .then(|| word.with_streak(streak).with_last(Some(failure.kind())))
-            }
+            Outcome::Failure(failure) if !failure.is_plain() => None,
+            _ => word.counting(outcome, rules.failure_threshold),
         }
     }
 
@@ -404,15 +399,7 @@ impl Circuit {
         }
         if let (Phase::Open, Outcome::Failure(failure)) = (self.phase, outcome) {
             self.last = Some(failure.kind());
-            let restarted = now.after(self.cooldown);
-            let until = self
-                .until
-                .max(restarted)
-                .max(failure.asked_until(now, rules.retry_after_cap));
-            // One that is not ahead says no more than the one that is over; which may be that of a lease that ended just now, and is no other's.
-            if until > now {
-                self.until = until;
-            }
+            self.until = failure.restarts(self.until, now, self.cooldown, rules.retry_after_cap);
         }
         Recorded::Stale
     }
@@ -552,11 +539,8 @@ impl Circuit {
             self.last = Some(FailureKind::Transient);
             let end = self.until;
             self.trip(rules, end, TransitionReason::LeaseExpired, notes);
-            if self.until == end {
-                // No cooldown, and a probe is due. A frame that comes late must not take this moment for its lease's end, and a little longer past
-                // is the same.
-                self.until = Moment::from_nanos(end.as_nanos().saturating_sub(1));
-            }
+            // The same without a cooldown, when a probe is due: a frame that comes late must not take it for its lease's end.
+            self.until = self.until.unlike(end);
         }
     }
 

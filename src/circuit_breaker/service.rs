@@ -9,7 +9,7 @@ use super::future::{ResponseFuture, unless_unwound};
 use super::gate::{Gate, One};
 use super::permit::Admission;
 use crate::judge::{Head, Judge};
-use crate::outcome::{Classify, ErrorsAsFailures, Failure, Outcome};
+use crate::outcome::{Classify, ErrorsAsFailures};
 use crate::refusal::{AsBoxError, Refusal, Refuse};
 
 /// A service behind a circuit, or behind one circuit per key.
@@ -119,11 +119,7 @@ where
                 Poll::Ready(Ok(()))
             }
             Poll::Ready(Err(err)) => {
-                // A service that will never be ready has failed, whatever its error says; the classifier may say how.
-                let failure = match self.classify.classify(Err(&err)) {
-                    Outcome::Failure(failure) => failure,
-                    Outcome::Success | Outcome::Neutral => Failure::transient(),
-                };
+                let failure = self.classify.classify(Err(&err)).of_readiness();
                 self.gate.readiness_failed(failure);
                 Poll::Ready(Err(R::convert(err)))
             }

@@ -460,14 +460,8 @@ impl Chain {
             return None;
         }
         match outcome {
-            Outcome::Success => Some(word.with_streak(0)),
-            Outcome::Neutral => Some(word),
-            Outcome::Failure(failure) => {
-                let streak = word.streak() + 1;
-                let plain = failure.retry_after().is_none() && failure.kind() != FailureKind::Fatal;
-                (plain && streak < rules.trip_threshold.min(Word::FULL))
-                    .then(|| word.with_streak(streak).with_last(Some(failure.kind())))
-            }
+            Outcome::Failure(failure) if !failure.is_plain() => None,
+            _ => word.counting(outcome, rules.trip_threshold),
         }
     }
 
@@ -512,15 +506,8 @@ impl Chain {
             Server::Primary(_) => {
                 if let (Phase::Fallback, Outcome::Failure(failure)) = (self.phase, outcome) {
                     self.last = Some(failure.kind());
-                    let until = self
-                        .until
-                        .max(now.after(rules.recovery_timeout))
-                        .max(failure.asked_until(now, rules.retry_after_cap));
-                    // One that is not ahead says no more than the one that is over; which may be that of a lease that ended just now, and is no
-                    // other's.
-                    if until > now {
-                        self.until = until;
-                    }
+                    let (cooldown, cap) = (rules.recovery_timeout, rules.retry_after_cap);
+                    self.until = failure.restarts(self.until, now, cooldown, cap);
                 }
                 Recorded::Stale
             }
@@ -783,11 +770,8 @@ impl Chain {
             self.generation = self.generation.wrapping_add(1);
             let (end, reason) = (self.until, TransitionReason::LeaseExpired);
             self.fail_transiently(rules, end, reason, now, notes);
-            if self.until == end {
-                // No cooldown, and a probe is due. A frame that comes late must not take this moment for its lease's end, and a little longer past
-                // is the same.
-                self.until = Moment::from_nanos(end.as_nanos().saturating_sub(1));
-            }
+            // The same without a cooldown, when a probe is due: a frame that comes late must not take it for its lease's end.
+            self.until = self.until.unlike(end);
         }
     }
 

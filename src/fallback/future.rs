@@ -13,7 +13,7 @@ use tower_service::Service;
 use super::backends::{Served, Spare};
 use super::permit::Admission;
 use crate::judge::{Head, Judge, Permit};
-use crate::outcome::{Classify, Failure, Outcome};
+use crate::outcome::{Classify, Outcome};
 use crate::refusal::Refuse;
 
 pin_project! {
@@ -216,9 +216,8 @@ where
         let classify = &policies.classify;
         let mut outcome =
             cancelled_if_unwound(&mut admission, || classify.classify(result.as_ref()));
-        if !ready && !matches!(outcome, Outcome::Failure(_)) {
-            // A service that will never be ready has failed, whatever its error says; the classifier may say how.
-            outcome = Failure::transient().into();
+        if !ready {
+            outcome = outcome.of_readiness().into();
         }
         match conclude(policies, admission, result, outcome) {
             Ok(result) => return Poll::Ready(result.map_err(R::convert)),

@@ -11,7 +11,7 @@ use super::future::{Policies, ResponseFuture, failing_if_unwound};
 use super::gate::Gate;
 use super::permit::Admission;
 use crate::judge::{Head, Judge};
-use crate::outcome::{Classify, Failure, Outcome, RefusalsAsFailures};
+use crate::outcome::{Classify, RefusalsAsFailures};
 use crate::refusal::{AsBoxError, Denied, Refuse};
 
 /// A model with a chain of backups.
@@ -315,11 +315,7 @@ impl<S, K, C, R, V, Q, J> Fallback<S, K, C, R, V, Q, J> {
         polled.map(|result| match result {
             Ok(()) => Ok(readied),
             Err(err) => {
-                // It has failed, whatever its error says; the classifier may say how.
-                let failure = match self.classify.classify(Err(&err)) {
-                    Outcome::Failure(failure) => failure,
-                    Outcome::Success | Outcome::Neutral => Failure::transient(),
-                };
+                let failure = self.classify.classify(Err(&err)).of_readiness();
                 self.gate.readiness_failed(server, failure);
                 Err(err)
             }

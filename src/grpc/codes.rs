@@ -1,7 +1,6 @@
 //! What each code says of the guarded thing.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::{HeaderMap, Response, StatusCode};
 use http_body::Frame;
@@ -245,7 +244,7 @@ impl<E> Codes<E> {
     #[must_use]
     pub fn status_in(&self, headers: &HeaderMap) -> Option<Outcome> {
         let code = Code::from_bytes(headers.get(STATUS)?.as_bytes());
-        Some(hinted(self.outcome(code), || hints::retry_after(headers)))
+        Some(self.outcome(code).hinted(|_| hints::retry_after(headers)))
     }
 
     /// What the head of a response says; `None` if that is not known yet.
@@ -253,9 +252,8 @@ impl<E> Codes<E> {
         self.status_in(headers).or_else(|| {
             let outcome = self.outcome(of_http(status)?);
             // It is a proxy that answers so, and it may speak as HTTP does.
-            Some(hinted(outcome, || {
-                hints::retry_after(headers).max(crate::http::retry_after(headers))
-            }))
+            let hint = || hints::retry_after(headers).max(crate::http::retry_after(headers));
+            Some(outcome.hinted(|_| hint()))
         })
     }
 }
@@ -274,17 +272,6 @@ fn of_http(status: StatusCode) -> Option<Code> {
         | StatusCode::GATEWAY_TIMEOUT => Code::Unavailable,
         _ => Code::Unknown,
     })
-}
-
-/// A failure with the hint that came beside it, unless it has one of its own. What is no failure asks for nothing.
-fn hinted(outcome: Outcome, hint: impl FnOnce() -> Option<Duration>) -> Outcome {
-    let Outcome::Failure(failure) = outcome else {
-        return outcome;
-    };
-    match failure.retry_after().or_else(hint) {
-        Some(wait) => failure.with_retry_after(wait).into(),
-        None => outcome,
-    }
 }
 
 impl Default for Codes {

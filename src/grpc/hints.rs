@@ -7,6 +7,8 @@ use base64::engine::{DecodePaddingMode, Engine, GeneralPurpose, GeneralPurposeCo
 use http::HeaderMap;
 use prost::Message;
 
+use crate::http::digits;
+
 pub(super) const PUSHBACK: &str = "grpc-retry-pushback-ms";
 const DETAILS: &str = "grpc-status-details-bin";
 
@@ -57,10 +59,7 @@ fn longest(
 
 /// Milliseconds in plain digits. A negative value says not to retry at all, which is no time to wait.
 fn pushback(value: &[u8]) -> Option<Duration> {
-    let millis = value.iter().try_fold(0_u64, |millis, byte| {
-        let digit = byte.is_ascii_digit().then(|| byte - b'0')?;
-        Some(millis.saturating_mul(10).saturating_add(digit.into()))
-    })?;
+    let millis = u64::try_from(digits(value)?).unwrap_or(u64::MAX);
     (millis > 0).then(|| Duration::from_millis(millis))
 }
 

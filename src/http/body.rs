@@ -107,11 +107,11 @@ impl<B: Body> Judge<Response<B>> for EndOfBody {
     const AT_HEAD: bool = false;
 
     fn pass(&self, response: Response<B>) -> Self::Response {
-        response.map(ResponseBody::judged)
+        self.inspect(()).pass(response)
     }
 
     fn hold(&self, response: Response<B>, permit: Permit) -> Self::Response {
-        response.map(|inner| ResponseBody::held(inner, permit, ()))
+        self.inspect(()).hold(response, permit)
     }
 }
 

@@ -152,19 +152,19 @@ fn amount(text: &str, unit: u64) -> Option<u128> {
     const EXACT: usize = 18;
     let unit = u128::from(unit);
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
-    let whole = digits(whole)?.saturating_mul(unit);
-    digits(fraction)?;
+    let whole = digits(whole.as_bytes())?.saturating_mul(unit);
+    digits(fraction.as_bytes())?;
     let fraction = &fraction[..fraction.len().min(EXACT)];
     let scale = std::iter::repeat_n(10_u128, fraction.len()).product::<u128>();
-    Some(whole.saturating_add(digits(fraction)? * unit / scale))
+    Some(whole.saturating_add(digits(fraction.as_bytes())? * unit / scale))
 }
 
 /// A whole number, at most the largest that there is.
-fn digits(text: &str) -> Option<u128> {
+pub(crate) fn digits(text: &[u8]) -> Option<u128> {
     if text.is_empty() {
         return None;
     }
-    text.bytes().try_fold(0_u128, |number, byte| {
+    text.iter().try_fold(0_u128, |number, byte| {
         let digit = byte.is_ascii_digit().then(|| u128::from(byte - b'0'))?;
         Some(number.saturating_mul(10).saturating_add(digit))
     })

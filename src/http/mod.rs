@@ -88,6 +88,8 @@ mod status;
 
 pub use self::body::{EndOfBody, InspectBody, ResponseBody};
 pub use self::events::ErrorEvents;
+#[cfg(feature = "grpc")]
+pub(crate) use self::hints::digits;
 pub use self::hints::{rate_limit_reset, retry_after};
 pub use self::inspect::Inspect;
 pub use self::refuse::SoftRefusal;

@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{HeaderMap, Response, StatusCode};
 
@@ -230,12 +231,7 @@ impl<E> StatusClassifier<E> {
             None => self.preset.of(code),
             Some(changes) => changed(changes, code).unwrap_or_else(|| self.preset.of(code)),
         };
-        match outcome {
-            Outcome::Failure(failure) if failure.retry_after().is_none() => {
-                hinted(failure, headers).into()
-            }
-            outcome => outcome,
-        }
+        outcome.hinted(|failure| hint(failure, headers))
     }
 }
 
@@ -261,14 +257,13 @@ fn changed(changes: &[Change], code: u16) -> Option<Outcome> {
     Some(change.1)
 }
 
-/// The failure with the hint of the headers.
+/// The hint of the headers for a failure.
 #[cold]
-fn hinted(failure: Failure, headers: &HeaderMap) -> Failure {
-    let hint = retry_after(headers).or_else(|| match failure.kind() {
+fn hint(failure: Failure, headers: &HeaderMap) -> Option<Duration> {
+    retry_after(headers).or_else(|| match failure.kind() {
         FailureKind::RateLimited => rate_limit_reset(headers),
         FailureKind::Transient | FailureKind::Fatal => None,
-    });
-    hint.map_or(failure, |hint| failure.with_retry_after(hint))
+    })
 }
 
 impl<B, Err, E> Classify<Response<B>, Err> for StatusClassifier<E>
@@ -286,8 +281,6 @@ where
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::refusal::{Reason, Refusal};
     use crate::{BoxError, Outcome::Neutral, Outcome::Success};

@@ -635,15 +635,7 @@ impl Fence {
         if !word.is_plain_in(ticket.generation) {
             return None;
         }
-        match outcome {
-            Outcome::Success => Some(word.with_streak(0)),
-            Outcome::Neutral => Some(word),
-            Outcome::Failure(failure) => {
-                let streak = word.streak() + 1;
-                (streak < rules.error_limit.min(Word::FULL))
-                    .then(|| word.with_streak(streak).with_last(Some(failure.kind())))
-            }
-        }
+        word.counting(outcome, rules.error_limit)
     }
 
     /// Takes a verdict, and for a success what it answered, where answers are compared. Answers `false` if it is stale.

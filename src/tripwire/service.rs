@@ -11,7 +11,7 @@ use super::gate::{Gate, One};
 use super::permit::Admission;
 use super::reader::{Read, Reader};
 use crate::judge::{Head, Judge};
-use crate::outcome::{Classify, ErrorsAsFailures, FailureKind, Outcome};
+use crate::outcome::{Classify, ErrorsAsFailures};
 use crate::refusal::{AsBoxError, Refuse};
 
 /// A service behind a fence, or behind one fence per session.
@@ -94,12 +94,8 @@ where
                 Poll::Ready(Ok(()))
             }
             Poll::Ready(Err(err)) => {
-                // A service that will never be ready has failed, whatever its error says; the classifier may say how.
-                let kind = match self.classify.classify(Err(&err)) {
-                    Outcome::Failure(failure) => failure.kind(),
-                    Outcome::Success | Outcome::Neutral => FailureKind::Transient,
-                };
-                self.gate.readiness_failed(kind);
+                let failure = self.classify.classify(Err(&err)).of_readiness();
+                self.gate.readiness_failed(failure.kind());
                 Poll::Ready(Err(R::convert(err)))
             }
             Poll::Pending => self.gate.poll_wait(cx).map(Ok),
