@@ -90,6 +90,7 @@ pub mod retry;
 mod store;
 mod sync;
 pub mod tripwire;
+mod unwind;
 
 pub use self::circuit_breaker::{
     Cancelled, CircuitBreaker, CircuitBreakerHandle, CircuitBreakerLayer, CircuitBreakerSnapshot,

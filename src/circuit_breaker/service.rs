@@ -5,12 +5,13 @@ use std::task::{Context, Poll, ready};
 
 use tower_service::Service;
 
-use super::future::{ResponseFuture, unless_unwound};
+use super::future::ResponseFuture;
 use super::gate::{Gate, One};
 use super::permit::Admission;
 use crate::judge::{Head, Judge};
 use crate::outcome::{Classify, ErrorsAsFailures};
 use crate::refusal::{AsBoxError, Refusal, Refuse};
+use crate::unwind::unless_unwound;
 
 /// A service behind a circuit, or behind one circuit per key.
 ///

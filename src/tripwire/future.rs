@@ -3,7 +3,6 @@
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
-use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -14,6 +13,7 @@ use super::permit::Admission;
 use crate::judge::{Head, Judge, Permit};
 use crate::outcome::{Classify, Outcome};
 use crate::refusal::Refuse;
+use crate::unwind::unless_unwound;
 
 pin_project! {
     /// Response future of [`Tripwire`](super::Tripwire).
@@ -139,27 +139,6 @@ where
             }
         }
     }
-}
-
-/// Runs code that is not ours. Should it unwind, `verdict` is given now, whoever catches the panic and whenever the future is dropped.
-#[inline]
-pub(super) fn unless_unwound<T>(
-    admission: &mut Admission,
-    verdict: impl Fn(&mut Admission),
-    f: impl FnOnce() -> T,
-) -> T {
-    struct Unwound<'a, V: Fn(&mut Admission)>(&'a mut Admission, V);
-
-    impl<V: Fn(&mut Admission)> Drop for Unwound<'_, V> {
-        fn drop(&mut self) {
-            self.1(self.0);
-        }
-    }
-
-    let unwound = Unwound(admission, verdict);
-    let value = f();
-    mem::forget(unwound);
-    value
 }
 
 impl<F: fmt::Debug, C, A, R, Req, T, J> fmt::Debug for ResponseFuture<F, C, A, R, Req, T, J> {

@@ -6,13 +6,14 @@ use std::task::{Context, Poll};
 use tower_service::Service;
 
 use super::digest::Answers;
-use super::future::{Policies, ResponseFuture, unless_unwound};
+use super::future::{Policies, ResponseFuture};
 use super::gate::{Gate, One};
 use super::permit::Admission;
 use super::reader::{Read, Reader};
 use crate::judge::{Head, Judge};
 use crate::outcome::{Classify, ErrorsAsFailures};
 use crate::refusal::{AsBoxError, Refuse};
+use crate::unwind::unless_unwound;
 
 /// A service behind a fence, or behind one fence per session.
 ///
