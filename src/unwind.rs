@@ -12,6 +12,7 @@ pub(crate) fn unless_unwound<P, T>(
     struct Unwound<'a, P, V: Fn(&mut P)>(&'a mut P, V);
 
     impl<P, V: Fn(&mut P)> Drop for Unwound<'_, P, V> {
+        #[cold]
         fn drop(&mut self) {
             self.1(self.0);
         }

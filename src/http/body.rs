@@ -13,6 +13,7 @@ use pin_project_lite::pin_project;
 use super::inspect::Inspect;
 use crate::judge::{Judge, Permit};
 use crate::outcome::{Failure, Outcome};
+use crate::unwind::unless_unwound;
 
 /// Judges a call at the end of its response's body, for `judge` of any of the layers.
 ///
@@ -343,18 +344,8 @@ impl<B, I> Watch<B, I> {
     /// Runs code of the inner body. Should it unwind, the call has failed, whoever catches the panic later.
     #[inline]
     fn failing_if_unwound<T>(&mut self, f: impl FnOnce() -> T) -> T {
-        struct Unwound<'a, B, I>(&'a mut Watch<B, I>);
-
-        impl<B, I> Drop for Unwound<'_, B, I> {
-            fn drop(&mut self) {
-                self.0.record(Failure::transient().into());
-            }
-        }
-
-        let unwound = Unwound(self);
-        let value = f();
-        mem::forget(unwound);
-        value
+        let failed = |watch: &mut Self| watch.record(Failure::transient().into());
+        unless_unwound(self, failed, f)
     }
 
     /// Runs code of who inspects. Should it unwind, the call is a cancelled one now, and not when the body is dropped.
