@@ -1,188 +1,30 @@
 //! What a hostile server, a careless reader and an observer that calls back may do to a body that is judged at its end.
 
-#![cfg(feature = "http")]
-
 use std::cell::Cell;
 use std::convert::Infallible;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::stream;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
-use http_body::{Body, Frame, SizeHint};
+use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Limited, StreamBody};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::advance;
 use tokio_test::{assert_pending, assert_ready, assert_ready_ok, task};
 use tower::buffer::Buffer;
-use tower::{BoxError, Layer, Service, ServiceExt};
+use tower::{BoxError, Layer, ServiceExt};
 use tower_breaker::http::{EndOfBody, ErrorEvents, Inspect, ResponseBody, StatusClassifier};
 use tower_breaker::{
     Cancelled, CircuitBreakerLayer, Digest, Event, Failure, FallbackLayer, FallbackState,
     HealthRouter, Outcome, Reason, Refusal, State, TripwireLayer, WhenOpen, Window,
 };
 
-const SECOND: Duration = Duration::from_secs(1);
-
-// ===== a body that does what the test says, true or not =====
-
-enum Step {
-    Data(&'static str),
-    Trailers,
-    Error,
-    Panic,
-}
-
-/// The test's end of a body. Dropped, the body ends.
-struct Pipe(UnboundedSender<Step>);
-
-impl Pipe {
-    fn send(&self, step: Step) {
-        let _ = self.0.send(step);
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Says {
-    Nothing,
-    /// That so many bytes are left, for ever.
-    Left(u64),
-    /// That it has ended, from the first.
-    Ended,
-    /// It panics when it is asked.
-    Panics,
-    /// The same, when it is asked how much is left.
-    PanicsOfSize,
-}
-
-#[derive(Debug)]
-struct Piped {
-    steps: UnboundedReceiver<Step>,
-    says: Says,
-    panics_when_dropped: bool,
-}
-
-impl Body for Piped {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        self.steps.poll_recv(cx).map(|step| {
-            Some(match step? {
-                Step::Data(data) => Ok(Frame::data(data.into())),
-                Step::Trailers => Ok(Frame::trailers(HeaderMap::new())),
-                Step::Error => Err("cut".into()),
-                Step::Panic => panic!("the body panics"),
-            })
-        })
-    }
-
-    fn is_end_stream(&self) -> bool {
-        assert!(self.says != Says::Panics, "asked whether it has ended");
-        self.says == Says::Ended
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        assert!(self.says != Says::PanicsOfSize, "asked how much is left");
-        match self.says {
-            Says::Left(left) => SizeHint::with_exact(left),
-            _ => SizeHint::default(),
-        }
-    }
-}
-
-impl Drop for Piped {
-    fn drop(&mut self) {
-        assert!(!self.panics_when_dropped, "dropped");
-    }
-}
-
-type Answer = Result<Response<Piped>, BoxError>;
-
-/// A service whose answers the test puts there beforehand.
-#[derive(Clone, Debug, Default)]
-struct Server {
-    answers: Arc<Mutex<Vec<Answer>>>,
-}
-
-impl Server {
-    /// The next answer's head is `200`, and its body the test's.
-    fn answers(&self) -> Pipe {
-        self.answers_with(StatusCode::OK, Says::Nothing)
-    }
-
-    fn answers_with(&self, status: StatusCode, says: Says) -> Pipe {
-        let (sender, steps) = unbounded_channel();
-        let mut response = Response::new(Piped {
-            steps,
-            says,
-            panics_when_dropped: false,
-        });
-        *response.status_mut() = status;
-        self.answers.lock().unwrap().insert(0, Ok(response));
-        Pipe(sender)
-    }
-
-    fn fails(&self) {
-        let down = Err("down".into());
-        self.answers.lock().unwrap().insert(0, down);
-    }
-}
-
-impl<T> Service<Request<T>> for Server {
-    type Response = Response<Piped>;
-    type Error = BoxError;
-    type Future = std::future::Ready<Answer>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _: Request<T>) -> Self::Future {
-        let answer = self.answers.lock().unwrap().pop();
-        std::future::ready(answer.unwrap_or_else(|| Err("nobody expected this call".into())))
-    }
-}
-
-async fn call<S, B>(service: &mut S) -> Result<B, BoxError>
-where
-    S: Service<Request<()>, Response = Response<B>, Error = BoxError>,
-{
-    let response = service.ready().await?.call(Request::new(())).await?;
-    Ok(response.into_body())
-}
-
-/// Reads the frames that are there, and answers whether the body has ended, and how.
-fn read<B: Body<Error = BoxError> + Unpin>(body: &mut B) -> Poll<Result<(), BoxError>> {
-    task::spawn(()).enter(|cx, _| {
-        loop {
-            match Pin::new(&mut *body).poll_frame(cx) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(None) => return Poll::Ready(Ok(())),
-                Poll::Ready(Some(Err(err))) => return Poll::Ready(Err(err)),
-                Poll::Ready(Some(Ok(_))) => {}
-            }
-        }
-    })
-}
-
-fn panics<T>(f: impl FnOnce() -> T) -> bool {
-    catch_unwind(AssertUnwindSafe(f)).is_err()
-}
-
-fn breaker() -> CircuitBreakerLayer {
-    CircuitBreakerLayer::new().failure_threshold(1)
-}
+use crate::support::{Piped, SECOND, Says, Server, Step, breaker, call, panics, read};
 
 // ===== where a body ends =====
 
@@ -195,14 +37,14 @@ async fn a_body_that_gave_its_trailers_has_ended_though_nobody_asks() {
     let pipe = server.answers();
     let mut body = call(&mut stack).await.unwrap();
     pipe.send(Step::Data("one"));
-    pipe.send(Step::Trailers);
+    pipe.send(Step::Trailers(HeaderMap::new()));
     assert_pending!(read(&mut body));
     drop(body);
     assert_eq!(circuit.state(), State::Closed);
     // What comes after them all the same is heard.
     let pipe = server.answers();
     let mut body = call(&mut stack).await.unwrap();
-    pipe.send(Step::Trailers);
+    pipe.send(Step::Trailers(HeaderMap::new()));
     pipe.send(Step::Error);
     assert_ready!(read(&mut body)).unwrap_err();
     assert_eq!(circuit.state(), State::Open);
@@ -328,7 +170,7 @@ async fn trailers_that_do_not_say_what_they_have_to_are_a_failure_though_nobody_
         assert_eq!(circuit.state(), State::Closed, "{says:?}: it went away");
         let pipe = server.answers_with(StatusCode::OK, says);
         let mut body = call(&mut stack).await.unwrap();
-        pipe.send(Step::Trailers);
+        pipe.send(Step::Trailers(HeaderMap::new()));
         assert_pending!(read(&mut body));
         drop(body);
         assert_eq!(circuit.state(), State::Open, "{says:?}");

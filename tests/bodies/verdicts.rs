@@ -1,22 +1,17 @@
 //! Verdicts at the end of a body, as users of the layers see them. Cases 2, 10, 31 and 33 of the field.
 
-#![cfg(feature = "http")]
 #![allow(clippy::unchecked_time_subtraction)] // A test that goes below zero is to panic.
 
 use std::convert::Infallible;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
-use http_body::{Body, Frame, SizeHint};
+use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::advance;
-use tokio_test::{assert_pending, assert_ready, task};
+use tokio_test::{assert_pending, assert_ready};
 use tower::{BoxError, Layer, Service, ServiceExt, service_fn};
 use tower_breaker::http::{EndOfBody, ErrorEvents, Inspect, ResponseBody};
 use tower_breaker::{
@@ -24,147 +19,7 @@ use tower_breaker::{
     Reason, Refusal, State, TripwireLayer,
 };
 
-const SECOND: Duration = Duration::from_secs(1);
-
-// ===== a body that does what the test says =====
-
-enum Step {
-    Data(&'static str),
-    Trailers(HeaderMap),
-    Error,
-    Panic,
-}
-
-/// The test's end of a body. Dropped, the body ends.
-struct Pipe(UnboundedSender<Step>);
-
-impl Pipe {
-    fn send(&self, step: Step) {
-        let _ = self.0.send(step);
-    }
-}
-
-#[derive(Debug)]
-struct Piped {
-    steps: UnboundedReceiver<Step>,
-    hint: SizeHint,
-    ended: bool,
-}
-
-impl Body for Piped {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        assert!(!self.ended, "polled after its end");
-        self.steps.poll_recv(cx).map(|step| match step {
-            Some(Step::Data(data)) => {
-                if let Some(left) = self.hint.exact() {
-                    self.hint = SizeHint::with_exact(left - data.len() as u64);
-                }
-                Some(Ok(Frame::data(data.into())))
-            }
-            Some(Step::Trailers(trailers)) => Some(Ok(Frame::trailers(trailers))),
-            Some(Step::Error) => {
-                self.ended = true;
-                Some(Err("cut".into()))
-            }
-            Some(Step::Panic) => panic!("the body panics"),
-            None => {
-                self.ended = true;
-                None
-            }
-        })
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.hint
-    }
-}
-
-fn piped() -> (Pipe, Piped) {
-    let (sender, steps) = unbounded_channel();
-    let body = Piped {
-        steps,
-        hint: SizeHint::default(),
-        ended: false,
-    };
-    (Pipe(sender), body)
-}
-
-type Answer = Result<Response<Piped>, BoxError>;
-
-/// A service whose answers the test puts there beforehand.
-#[derive(Clone, Default)]
-struct Server {
-    answers: Arc<Mutex<Vec<Answer>>>,
-}
-
-impl Server {
-    /// The next answer's head is `200`, and its body the test's.
-    fn answers(&self) -> Pipe {
-        self.answers_with(StatusCode::OK)
-    }
-
-    fn answers_with(&self, status: StatusCode) -> Pipe {
-        let (pipe, body) = piped();
-        let mut response = Response::new(body);
-        *response.status_mut() = status;
-        self.answers.lock().unwrap().insert(0, Ok(response));
-        pipe
-    }
-
-    fn fails(&self) {
-        let down = Err("down".into());
-        self.answers.lock().unwrap().insert(0, down);
-    }
-}
-
-impl Service<Request<()>> for Server {
-    type Response = Response<Piped>;
-    type Error = BoxError;
-    type Future = std::future::Ready<Answer>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _: Request<()>) -> Self::Future {
-        let answer = self.answers.lock().unwrap().pop();
-        std::future::ready(answer.unwrap_or_else(|| Err("nobody expected this call".into())))
-    }
-}
-
-/// Calls, and answers with the body of the response.
-async fn call<S, B>(service: &mut S) -> Result<B, BoxError>
-where
-    S: Service<Request<()>, Response = Response<B>, Error = BoxError>,
-{
-    let response = service.ready().await?.call(Request::new(())).await?;
-    Ok(response.into_body())
-}
-
-/// Reads the frames that are there, and answers whether the body has ended, and how.
-fn read<I: Inspect<Bytes>>(body: &mut ResponseBody<Piped, I>) -> Poll<Result<(), BoxError>> {
-    let mut task = task::spawn(());
-    task.enter(|cx, _| {
-        loop {
-            match Pin::new(&mut *body).poll_frame(cx) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(None) => return Poll::Ready(Ok(())),
-                Poll::Ready(Some(Err(err))) => return Poll::Ready(Err(err)),
-                Poll::Ready(Some(Ok(_))) => {}
-            }
-        }
-    })
-}
-
-fn breaker() -> CircuitBreakerLayer {
-    CircuitBreakerLayer::new().failure_threshold(1)
-}
+use crate::support::{Piped, SECOND, Says, Server, Step, breaker, call, panics, piped, read};
 
 // ===== one circuit =====
 
@@ -352,12 +207,12 @@ async fn a_head_that_failed_or_says_nothing_is_judged_at_once() {
         .judge(EndOfBody);
     let circuit = layer.handle();
     let mut stack = layer.layer(server.clone());
-    let _pipe = server.answers_with(StatusCode::BAD_GATEWAY);
+    let _pipe = server.answers_with(StatusCode::BAD_GATEWAY, Says::Nothing);
     let body = call(&mut stack).await.unwrap();
     assert_eq!(circuit.state(), State::Open);
     drop(body);
     advance(30 * SECOND).await;
-    let pipe = server.answers_with(StatusCode::NOT_FOUND);
+    let pipe = server.answers_with(StatusCode::NOT_FOUND, Says::Nothing);
     let mut body = call(&mut stack).await.unwrap();
     assert_eq!(circuit.state(), State::HalfOpen);
     assert!(circuit.would_allow(), "a neutral probe gave its slot back");
@@ -421,11 +276,8 @@ async fn a_body_that_has_given_all_it_announced_has_ended_though_nobody_asks() {
     assert_eq!(circuit.state(), State::Closed);
     // One that tells its length, and cannot say that nothing follows.
     for (read_on, state) in [(false, State::Closed), (true, State::Open)] {
-        let (pipe, mut inner) = piped();
-        inner.hint = SizeHint::with_exact(6);
         let server = Server::default();
-        let answer = Ok(Response::new(inner));
-        server.answers.lock().unwrap().push(answer);
+        let pipe = server.answers_with(StatusCode::OK, Says::Length(6));
         let mut stack = layer.layer(server);
         let mut body = call(&mut stack).await.unwrap();
         assert_eq!(body.size_hint().exact(), Some(6), "the hint passes through");
@@ -443,11 +295,8 @@ async fn a_body_that_has_given_all_it_announced_has_ended_though_nobody_asks() {
     }
     circuit.reset();
     // And one that breaks off before.
-    let (pipe, mut inner) = piped();
-    inner.hint = SizeHint::with_exact(6);
     let server = Server::default();
-    let answer = Ok(Response::new(inner));
-    server.answers.lock().unwrap().push(answer);
+    let pipe = server.answers_with(StatusCode::OK, Says::Length(6));
     let mut body = call(&mut layer.layer(server)).await.unwrap();
     pipe.send(Step::Data("abc"));
     assert_pending!(read(&mut body));
@@ -474,13 +323,13 @@ async fn a_body_that_panics_has_failed_and_an_inspector_that_panics_has_cancelle
         let pipe = server.answers();
         let mut body = call(&mut stack).await.unwrap();
         pipe.send(Step::Panic);
-        catch_unwind(AssertUnwindSafe(|| read(&mut body))).unwrap_err();
+        assert!(panics(|| read(&mut body)));
         assert_eq!(circuit.snapshot().streak, 1, "before the body is dropped");
         drop(body);
         let pipe = server.answers();
         let mut body = call(&mut stack).await.unwrap();
         pipe.send(Step::Data("panic"));
-        catch_unwind(AssertUnwindSafe(|| read(&mut body))).unwrap_err();
+        assert!(panics(|| read(&mut body)));
         let counted = if rule == Cancelled::Failure { 2 } else { 1 };
         assert_eq!(circuit.snapshot().streak, counted);
         drop(body);
@@ -579,14 +428,8 @@ async fn a_reader_who_leaves_trailers_that_have_to_come_has_gone_away() {
             .on_cancel(rule)
             .judge(EndOfBody.inspect(Status::default()));
         let circuit = layer.handle();
-        let (pipe, mut inner) = piped();
-        inner.hint = SizeHint::with_exact(3);
         let server = Server::default();
-        server
-            .answers
-            .lock()
-            .unwrap()
-            .push(Ok(Response::new(inner)));
+        let pipe = server.answers_with(StatusCode::OK, Says::Length(3));
         let mut body = call(&mut layer.layer(server)).await.unwrap();
         pipe.send(Step::Data("abc"));
         assert_pending!(read(&mut body));
@@ -601,7 +444,7 @@ async fn a_soft_refusal_is_judged_already() {
     let layer = breaker()
         .on_cancel(Cancelled::Failure)
         .refuse_with(|_: Request<()>, _| {
-            let (pipe, body) = piped();
+            let (pipe, body) = piped(Says::Nothing);
             pipe.send(Step::Data("try later"));
             Ok::<_, BoxError>(Response::new(body))
         })
@@ -979,7 +822,7 @@ async fn what_a_tripwire_compares_is_the_answer_as_it_came() {
     let mut stack = layer.layer(server.clone());
     let mut calls = 0;
     for status in [200, 201, 202, 203, 200, 200] {
-        let pipe = server.answers_with(StatusCode::from_u16(status).unwrap());
+        let pipe = server.answers_with(StatusCode::from_u16(status).unwrap(), Says::Nothing);
         let mut body = call(&mut stack).await.unwrap();
         drop(pipe);
         assert_ready!(read(&mut body)).unwrap();
