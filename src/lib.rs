@@ -70,54 +70,41 @@
 )]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod cell;
 pub mod circuit_breaker;
-mod clock;
-mod event;
 pub mod fallback;
 #[cfg(feature = "grpc")]
 pub mod grpc;
-pub mod health_router;
 #[cfg(feature = "http")]
 pub mod http;
-mod judge;
-mod keyed;
-mod machine;
-mod outcome;
-mod refusal;
+mod machinery;
 #[cfg(feature = "retry")]
 pub mod retry;
-mod store;
-mod sync;
 pub mod tripwire;
-mod unwind;
+mod vocabulary;
 
+pub use self::circuit_breaker::health_router::{self, HealthRouter};
 pub use self::circuit_breaker::{
-    Cancelled, CircuitBreaker, CircuitBreakerHandle, CircuitBreakerLayer, CircuitBreakerSnapshot,
-    KeyedCircuitBreakerHandle, Permit, Recorded, WhenOpen, Window,
+    CircuitBreaker, CircuitBreakerHandle, CircuitBreakerLayer, CircuitBreakerSnapshot,
+    KeyedCircuitBreakerHandle, Permit, WhenOpen, Window,
 };
-pub use self::event::{EntryChange, Event, FallbackState, Observe, State, TransitionReason};
 pub use self::fallback::{
     EntrySnapshot, Exhausted, Fallback, FallbackHandle, FallbackLayer, FallbackSnapshot,
     UnknownEntry,
 };
-pub use self::health_router::HealthRouter;
 #[cfg(feature = "http")]
 pub use self::http::EndOfBody;
-pub use self::judge::Head;
-pub use self::outcome::{
-    Classify, ErrorsAsFailures, Failure, FailureKind, Outcome, RefusalsAsFailures,
-};
-pub use self::refusal::{AsBoxError, IntoError, Reason, Refusal, Refuse, RefuseWith};
+pub use self::machinery::judge::Head;
 #[cfg(feature = "json")]
 pub use self::tripwire::JsonDigest;
 pub use self::tripwire::{
     Digest, Digester, HashDigest, KeyedTripwireHandle, Limit, Tripwire, TripwireHandle,
     TripwireLayer, TripwireSnapshot,
 };
-
-/// A boxed error, as tower's.
-pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+pub use self::vocabulary::{
+    AsBoxError, BoxError, Cancelled, Classify, EntryChange, ErrorsAsFailures, Event, Failure,
+    FailureKind, FallbackState, IntoError, Observe, Outcome, Reason, Recorded, Refusal,
+    RefusalsAsFailures, Refuse, RefuseWith, State, TransitionReason,
+};
 
 /// The README's code, compiled and run with the tests; some of it is about HTTP.
 #[cfg(all(doctest, feature = "http"))]

@@ -4,7 +4,7 @@ use std::any::Any;
 
 use tower::retry::Policy;
 
-use crate::refusal;
+use crate::vocabulary::in_error;
 
 /// Keeps a retry policy from spending attempts on refusals: an open circuit stops the ladder.
 ///
@@ -52,7 +52,7 @@ where
 
     fn retry(&mut self, req: &mut Req, result: &mut Result<Res, E>) -> Option<Self::Future> {
         match result {
-            Err(err) if refusal::in_error(err as &dyn Any).is_some() => None,
+            Err(err) if in_error(err as &dyn Any).is_some() => None,
             result => self.0.retry(req, result),
         }
     }

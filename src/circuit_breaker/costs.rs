@@ -10,10 +10,10 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{Cancelled, CircuitBreakerLayer, WhenOpen};
-use crate::clock::reads;
-use crate::event::{Event, State};
-use crate::outcome::{Failure, Outcome};
-use crate::refusal::{Reason, Refusal};
+use crate::machinery::clock::reads;
+use crate::vocabulary::{Event, State};
+use crate::vocabulary::{Failure, Outcome};
+use crate::vocabulary::{Reason, Refusal};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 

@@ -8,11 +8,11 @@ use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
 
-use super::permit::Admission;
-use crate::judge::{Head, Judge, Permit};
-use crate::outcome::{Classify, Outcome};
-use crate::refusal::Refuse;
-use crate::unwind::unless_unwound;
+use super::permit::CallPermit;
+use crate::machinery::judge::{Head, Judge, Permit};
+use crate::machinery::unwind::on_unwind;
+use crate::vocabulary::Refuse;
+use crate::vocabulary::{Classify, Outcome};
 
 pin_project! {
     /// Response future of [`CircuitBreaker`](super::CircuitBreaker).
@@ -45,7 +45,7 @@ pin_project! {
             #[pin]
             future: F,
             // Dropped without a verdict, it gives the one of a cancelled call.
-            admission: Admission,
+            permit: CallPermit,
             classify: C,
             judge: J,
         },
@@ -58,10 +58,10 @@ pin_project! {
 
 impl<F, C, R, Req, T, J> ResponseFuture<F, C, R, Req, T, J> {
     #[inline]
-    pub(super) fn called(future: F, admission: Admission, classify: C, judge: J) -> Self {
+    pub(super) fn called(future: F, permit: CallPermit, classify: C, judge: J) -> Self {
         Self::of(State::Called {
             future,
-            admission,
+            permit,
             classify,
             judge,
         })
@@ -96,22 +96,22 @@ where
         match state.as_mut().project() {
             StateProj::Called {
                 future,
-                admission,
+                permit,
                 classify,
                 judge,
             } => {
-                let result = ready!(unless_unwound(admission, Admission::fail, || future.poll(cx)));
-                if !admission.is_guarded() {
+                let result = ready!(on_unwind(permit, CallPermit::fail, || future.poll(cx)));
+                if !permit.is_guarded() {
                     let result = result.map(|response| judge.pass(response));
                     return Poll::Ready(result.map_err(R::convert));
                 }
-                let outcome = unless_unwound(admission, Admission::cancel, || {
+                let outcome = on_unwind(permit, CallPermit::cancel, || {
                     classify.classify(result.as_ref())
                 });
                 let result = if !J::AT_HEAD && outcome == Outcome::Success {
                     match result {
                         Ok(response) => {
-                            let permit = Permit::Circuit(admission.take());
+                            let permit = Permit::Circuit(permit.take());
                             return Poll::Ready(Ok(judge.hold(response, permit)));
                         }
                         Err(err) => Err(err),
@@ -120,12 +120,12 @@ where
                     result
                 };
                 // Converted before the verdict is given, so that what an error costs is done with in one place.
-                let result = unless_unwound(
-                    admission,
-                    |admission| admission.record_unwinding(outcome),
+                let result = on_unwind(
+                    permit,
+                    |permit| permit.record_unwinding(outcome),
                     || result.map_err(R::convert),
                 );
-                admission.record(outcome);
+                permit.record(outcome);
                 Poll::Ready(result.map(|response| judge.pass(response)))
             }
             StateProj::Refused { .. } | StateProj::Answered => {
@@ -143,9 +143,9 @@ impl<F: fmt::Debug, C, R, Req, T, J> fmt::Debug for ResponseFuture<F, C, R, Req,
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("ResponseFuture");
         match &self.state {
-            State::Called {
-                future, admission, ..
-            } => debug.field("future", future).field("permit", admission),
+            State::Called { future, permit, .. } => {
+                debug.field("future", future).field("permit", permit)
+            }
             State::Refused { .. } | State::Answered => debug.field("refused", &true),
         };
         debug.finish_non_exhaustive()

@@ -6,13 +6,13 @@ use std::hash::Hash;
 
 use super::circuit::{Circuit, CircuitBreakerSnapshot};
 use super::gate::{self, Circuits};
-use super::permit::{Admission, Permit};
-use crate::cell::{Anchor, Cell, Retired};
-use crate::event::State;
-use crate::machine::Machine;
-use crate::refusal::Refusal;
-use crate::store::Store;
-use crate::sync::Arc;
+use super::permit::{CallPermit, Permit};
+use crate::machinery::machine::Machine;
+use crate::machinery::shared_machine::{MachineRef, Retired, SharedMachine};
+use crate::machinery::store::Store;
+use crate::machinery::sync::Arc;
+use crate::vocabulary::Refusal;
+use crate::vocabulary::State;
 
 /// A handle on the circuit of a [`CircuitBreakerLayer`](super::CircuitBreakerLayer): to look at it, to move it by hand, and to guard code that is not a service.
 ///
@@ -41,24 +41,24 @@ use crate::sync::Arc;
 /// ```
 #[derive(Clone)]
 pub struct CircuitBreakerHandle {
-    anchor: Arc<Anchor<Circuit>>,
+    machine_ref: Arc<MachineRef<Circuit>>,
 }
 
 impl CircuitBreakerHandle {
-    pub(super) fn new(anchor: &Arc<Anchor<Circuit>>) -> Self {
+    pub(super) fn new(machine_ref: &Arc<MachineRef<Circuit>>) -> Self {
         Self {
-            anchor: Arc::clone(anchor),
+            machine_ref: Arc::clone(machine_ref),
         }
     }
 
-    fn cell(&self) -> &Cell<Circuit> {
-        self.anchor.cell()
+    fn machine(&self) -> &SharedMachine<Circuit> {
+        self.machine_ref.machine()
     }
 
     /// The oracle: whether [`try_acquire`](Self::try_acquire) would grant a permit now. It changes nothing, however often it is asked.
     #[must_use]
     pub fn would_allow(&self) -> bool {
-        gate::would_allow(self.cell())
+        gate::would_allow(self.machine())
     }
 
     /// The gate: grants a permit for one call. When a cooldown is over it is the probe's.
@@ -69,10 +69,10 @@ impl CircuitBreakerHandle {
     ///
     /// The refusal, if the circuit is open or another call is the probe.
     pub fn try_acquire(&self) -> Result<Permit, Refusal> {
-        let cell = self.cell();
-        match gate::acquire(cell) {
-            Ok(ticket) => Ok(Admission::new(Arc::clone(&self.anchor), ticket)),
-            Err(denied) => gate::deny(cell, denied),
+        let machine = self.machine();
+        match gate::acquire(machine) {
+            Ok(ticket) => Ok(CallPermit::new(Arc::clone(&self.machine_ref), ticket)),
+            Err(denied) => gate::deny(machine, denied),
         }
         .map(Permit::new)
     }
@@ -86,42 +86,42 @@ impl CircuitBreakerHandle {
     /// The circuit as it is now.
     #[must_use]
     pub fn snapshot(&self) -> CircuitBreakerSnapshot {
-        snapshot(self.cell())
+        snapshot(self.machine())
     }
 
     /// Closes the circuit and forgets everything, in every state. Results of calls that are in flight are stale.
     pub fn reset(&self) {
-        reset(self.cell());
+        reset(self.machine());
     }
 
     /// Pins the circuit open, until [`reset`](Self::reset).
     pub fn force_open(&self) {
         // A circuit outside a store is never retired.
-        let _ = force_open(self.cell());
+        let _ = force_open(self.machine());
     }
 }
 
 impl fmt::Debug for CircuitBreakerHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CircuitBreakerHandle")
-            .field("circuit", &self.anchor)
+            .field("circuit", &self.machine_ref)
             .finish()
     }
 }
 
-fn snapshot(cell: &Cell<Circuit>) -> CircuitBreakerSnapshot {
-    let now = cell.now();
-    cell.look(|circuit, word, rules| circuit.snapshot(word, rules, now))
+fn snapshot(machine: &SharedMachine<Circuit>) -> CircuitBreakerSnapshot {
+    let now = machine.now();
+    machine.read(|circuit, packed, rules| circuit.snapshot(packed, rules, now))
 }
 
-fn reset(cell: &Cell<Circuit>) {
-    let now = cell.now();
-    cell.step(|circuit, rules, notes| circuit.reset(rules, now, notes));
+fn reset(machine: &SharedMachine<Circuit>) {
+    let now = machine.now();
+    machine.step(|circuit, rules, events| circuit.reset(rules, now, events));
 }
 
-fn force_open(cell: &Cell<Circuit>) -> Result<(), Retired> {
-    let now = cell.now();
-    cell.step_unless_retired(|circuit, rules, notes| circuit.force_open(rules, now, notes))
+fn force_open(machine: &SharedMachine<Circuit>) -> Result<(), Retired> {
+    let now = machine.now();
+    machine.step_unless_retired(|circuit, rules, events| circuit.force_open(rules, now, events))
 }
 
 /// A handle on the circuits of a layer with one per key. Everything is asked with a key; questions make no circuit.
@@ -149,7 +149,7 @@ impl<K: Hash + Eq + Clone> KeyedCircuitBreakerHandle<K> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.store().look(key, gate::would_allow).unwrap_or(true)
+        self.store().read(key, gate::would_allow).unwrap_or(true)
     }
 
     /// The gate: grants a permit for one call with this key. When a cooldown is over it is the probe's.
@@ -186,12 +186,12 @@ impl<K: Hash + Eq + Clone> KeyedCircuitBreakerHandle<K> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        if let Some(seen) = self.store().look(key, snapshot) {
+        if let Some(seen) = self.store().read(key, snapshot) {
             return seen;
         }
         let keyed = self.circuits.keyed();
         let circuit = Circuit::new(keyed.rules(), 0);
-        circuit.snapshot(circuit.word(), keyed.rules(), keyed.now())
+        circuit.snapshot(circuit.packed(), keyed.rules(), keyed.now())
     }
 
     /// Closes the key's circuit, if it has one, and forgets everything, in every state.
@@ -201,8 +201,8 @@ impl<K: Hash + Eq + Clone> KeyedCircuitBreakerHandle<K> {
         Q: Hash + Eq + ?Sized,
     {
         // A look-up like a call's, so that the store learns that the circuit may have become clean.
-        if let Some(anchor) = self.store().get(key) {
-            reset(anchor.cell());
+        if let Some(machine_ref) = self.store().get(key) {
+            reset(machine_ref.machine());
         }
     }
 

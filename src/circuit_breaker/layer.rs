@@ -13,15 +13,16 @@ use super::gate::{Circuits, One, PerKey, Renew, Routed};
 use super::handle::{CircuitBreakerHandle, KeyedCircuitBreakerHandle};
 use super::service::CircuitBreaker;
 use super::{Cancelled, WhenOpen, Window};
-use crate::cell::Shared;
-use crate::clock::Clock;
-use crate::event::{Observe, Observers};
-use crate::health_router::HealthRouter;
-use crate::judge::Head;
-use crate::keyed::{Borrowed, Keyed, Owned};
-use crate::outcome::ErrorsAsFailures;
-use crate::refusal::{AsBoxError, Name, RefuseWith};
-use crate::sync::Arc;
+use crate::circuit_breaker::health_router::HealthRouter;
+use crate::machinery::clock::Clock;
+use crate::machinery::judge::Head;
+use crate::machinery::keyed::{Borrowed, KeyedMachines, Owned};
+use crate::machinery::observers::Observers;
+use crate::machinery::shared_machine::Environment;
+use crate::machinery::sync::Arc;
+use crate::vocabulary::ErrorsAsFailures;
+use crate::vocabulary::Observe;
+use crate::vocabulary::{AsBoxError, Name, RefuseWith};
 
 /// Puts a circuit, or one circuit per key, in front of a service.
 ///
@@ -30,7 +31,7 @@ use crate::sync::Arc;
 /// layer state of its own. So set first, and take services and the [`handle`](Self::handle) last.
 ///
 /// See the [module documentation](super) for what the circuit does.
-#[must_use = "a layer does nothing until it is given a service"]
+#[must_use = "a layer does nothing deadline it is given a service"]
 pub struct CircuitBreakerLayer<C = ErrorsAsFailures, R = AsBoxError, G = One, J = Head> {
     settings: Settings,
     gate: G,
@@ -41,7 +42,7 @@ pub struct CircuitBreakerLayer<C = ErrorsAsFailures, R = AsBoxError, G = One, J 
 
 #[derive(Clone)]
 struct Settings {
-    shared: Shared<Rules>,
+    environment: Environment<Rules>,
     name: Option<Name>,
     /// The jitter's, if it was set. Otherwise each layer and each clone that is configured further draws one of its own.
     seed: Option<u64>,
@@ -52,7 +53,7 @@ impl CircuitBreakerLayer {
     /// successful probe closes it.
     pub fn new() -> Self {
         let settings = Settings {
-            shared: Shared {
+            environment: Environment {
                 rules: Rules::default(),
                 clock: Clock::start(),
                 observers: Observers::default(),
@@ -73,7 +74,7 @@ impl CircuitBreakerLayer {
 impl Settings {
     fn one(&self) -> One {
         One::made(
-            &Arc::new(self.shared.clone()),
+            &Arc::new(self.environment.clone()),
             self.name.as_ref(),
             self.seed(),
         )
@@ -90,9 +91,15 @@ impl Settings {
         name_of: Option<fn(&K) -> Name>,
     ) -> Circuits<K> {
         assert!(capacity > 0, "`capacity` must be at least 1, not 0");
-        let shared = Arc::new(self.shared.clone());
+        let environment = Arc::new(self.environment.clone());
         let name = self.name.clone();
-        Circuits::new(Keyed::new(capacity, name_of, shared, name, self.seed()))
+        Circuits::new(KeyedMachines::new(
+            capacity,
+            name_of,
+            environment,
+            name,
+            self.seed(),
+        ))
     }
 }
 
@@ -135,7 +142,7 @@ impl<C, R, G: Renew, J> CircuitBreakerLayer<C, R, G, J> {
         self.set_rules(|rules| rules.recovery_duration = cooldown)
     }
 
-    /// The lease: how long a probe may take before it counts as failed. Keep it longer than the longest call that may succeed, or such a
+    /// The lease: how long a probe may take before it counts as failed. KeyedMachine it longer than the longest call that may succeed, or such a
     /// call can never close the circuit. With [`Duration::MAX`] a probe that never ends holds its slot until a reset.
     ///
     /// Default: 30 s.
@@ -277,7 +284,7 @@ impl<C, R, G: Renew, J> CircuitBreakerLayer<C, R, G, J> {
 
     /// Adds an observer: a closure over `&Event<'_>`, or a type of [`Observe`]. Several may be added.
     pub fn observe(self, observer: impl Observe + Send + Sync + 'static) -> Self {
-        self.set(|settings| settings.shared.observers.add(StdArc::new(observer)))
+        self.set(|settings| settings.environment.observers.add(StdArc::new(observer)))
     }
 
     /// Decides what a result says of the guarded thing: a closure over `Result<&Response, &Error>`, or a type of
@@ -343,7 +350,7 @@ impl<C, R, G: Renew, J> CircuitBreakerLayer<C, R, G, J> {
     }
 
     fn set_rules(self, f: impl FnOnce(&mut Rules)) -> Self {
-        self.set(|settings| f(&mut settings.shared.rules))
+        self.set(|settings| f(&mut settings.environment.rules))
     }
 
     fn set(mut self, f: impl FnOnce(&mut Settings)) -> Self {
@@ -356,7 +363,7 @@ impl<C, R, G: Renew, J> CircuitBreakerLayer<C, R, G, J> {
 impl Settings {
     fn renew<G: Renew>(&self, gate: G) -> G {
         gate.renew(
-            &Arc::new(self.shared.clone()),
+            &Arc::new(self.environment.clone()),
             self.name.as_ref(),
             self.seed(),
         )
@@ -449,14 +456,14 @@ impl<C, R, J> CircuitBreakerLayer<C, R, One, J> {
 
     fn keyed<K: Hash + Eq + Clone, S>(
         self,
-        select: S,
+        extract: S,
         capacity: usize,
         name_of: Option<fn(&K) -> Name>,
     ) -> CircuitBreakerLayer<C, R, PerKey<K, S>, J> {
         let circuits = self.settings.circuits(capacity, name_of);
         CircuitBreakerLayer {
             settings: self.settings,
-            gate: PerKey::new(circuits, select),
+            gate: PerKey::new(circuits, extract),
             classify: self.classify,
             refuse: self.refuse,
             judge: self.judge,
@@ -466,7 +473,7 @@ impl<C, R, J> CircuitBreakerLayer<C, R, One, J> {
     /// A handle on the circuit. Take it last: a setter gives the layer state of its own.
     #[must_use]
     pub fn handle(&self) -> CircuitBreakerHandle {
-        CircuitBreakerHandle::new(self.gate.anchor())
+        CircuitBreakerHandle::new(self.gate.machine_ref())
     }
 }
 
@@ -494,7 +501,7 @@ impl<C, R, F, J> CircuitBreakerLayer<C, R, PerKey<String, Borrowed<F, str>>, J> 
         W: Fn(&mut Req, &str),
     {
         let circuits = self.gate.circuits().with_router(router);
-        let key = self.gate.into_select();
+        let key = self.gate.into_extract();
         CircuitBreakerLayer {
             settings: self.settings,
             gate: PerKey::new(circuits, Routed { key, rewrite }),
@@ -536,7 +543,7 @@ impl<C, R, G: fmt::Debug, J> fmt::Debug for CircuitBreakerLayer<C, R, G, J> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CircuitBreakerLayer")
             .field("name", &self.settings.name)
-            .field("rules", &self.settings.shared.rules)
+            .field("rules", &self.settings.environment.rules)
             .field("gate", &self.gate)
             .finish_non_exhaustive()
     }

@@ -116,6 +116,7 @@ mod costs;
 pub mod future;
 mod gate;
 mod handle;
+pub mod health_router;
 mod layer;
 /// The interleaving models; see `tests/loom`.
 #[cfg(tower_breaker_loom)]
@@ -124,18 +125,17 @@ mod layer;
 pub mod models;
 mod permit;
 mod service;
-mod window;
 
 pub use self::circuit::CircuitBreakerSnapshot;
+pub use self::circuit::Window;
 pub use self::gate::{One, PerKey, Routed};
 pub use self::handle::{CircuitBreakerHandle, KeyedCircuitBreakerHandle};
 pub use self::layer::CircuitBreakerLayer;
-pub(crate) use self::permit::Admission;
+pub(crate) use self::permit::CallPermit;
 pub use self::permit::Permit;
 pub use self::service::CircuitBreaker;
-pub use self::window::Window;
-pub use crate::keyed::{Borrowed, Owned};
-pub use crate::outcome::{Cancelled, Recorded};
+pub use crate::machinery::keyed::{Borrowed, Owned};
+pub use crate::vocabulary::{Cancelled, Recorded};
 
 /// What `poll_ready` does while the circuit would refuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,46 +151,50 @@ pub enum WhenOpen {
 #[cfg(test)]
 mod tests {
     use super::circuit::{Circuit, Rules};
-    use crate::cell::{Anchor, Cell, Retirement, Shared};
-    use crate::clock::{Clock, Moment};
-    use crate::event::Observers;
-    use crate::outcome::Failure;
-    use crate::sync::Arc;
+    use crate::machinery::clock::{Clock, Timestamp};
+    use crate::machinery::observers::Observers;
+    use crate::machinery::shared_machine::{Environment, MachineRef, Retirement, SharedMachine};
+    use crate::machinery::sync::Arc;
+    use crate::vocabulary::Failure;
     use std::time::Duration;
 
     /// Else the store would look at a circuit again at each new key, from the end of its lease to the end of the cooldown after it.
     #[test]
     fn a_circuit_whose_lease_is_over_is_live_until_the_end_of_the_cooldown_after_it() {
-        let shared = Arc::new(Shared {
+        let environment = Arc::new(Environment {
             rules: Rules::default(),
             clock: Clock::start(),
             observers: Observers::default(),
         });
-        let circuit = Circuit::new(&shared.rules, 0);
-        let anchor = Arc::new(Anchor::new(Cell::new(circuit, None, shared)));
-        let at = |secs| Moment::START.after(Duration::from_secs(secs));
-        anchor.cell().step(|circuit, rules, notes| {
-            let ticket = circuit.try_acquire(rules, at(0), notes).unwrap();
+        let circuit = Circuit::new(&environment.rules, 0);
+        let machine_ref = Arc::new(MachineRef::new(SharedMachine::new(
+            circuit,
+            None,
+            environment,
+        )));
+        let at = |secs| Timestamp::START.saturating_add(Duration::from_secs(secs));
+        machine_ref.machine().step(|circuit, rules, events| {
+            let ticket = circuit.try_acquire(rules, at(0), events).unwrap();
             let fatal = Failure::fatal().into();
-            circuit.record(rules, at(0), ticket, fatal, notes);
-            circuit.try_acquire(rules, at(30), notes).unwrap();
+            circuit.record(rules, at(0), ticket, fatal, events);
+            circuit.try_acquire(rules, at(30), events).unwrap();
         });
-        for (now, until) in [(30, 60), (59, 60), (60, 90), (89, 90)] {
+        for (now, deadline) in [(30, 60), (59, 60), (60, 90), (89, 90)] {
             assert_eq!(
-                Cell::retire(&anchor, 1, true, at(now)),
-                Retirement::Live(at(until)),
+                SharedMachine::retire(&machine_ref, 1, true, at(now)),
+                Retirement::Live(at(deadline)),
                 "at {now} s"
             );
         }
         assert_eq!(
-            Cell::retire(&anchor, 1, true, at(90)),
+            SharedMachine::retire(&machine_ref, 1, true, at(90)),
             Retirement::Done { clean: false }
         );
     }
 
     #[test]
     fn a_circuit_takes_no_more_than_its_192_bytes() {
-        let size = size_of::<Cell<Circuit>>();
+        let size = size_of::<SharedMachine<Circuit>>();
         assert!(size <= 192, "{size}");
     }
 }

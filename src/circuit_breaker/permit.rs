@@ -4,34 +4,34 @@ use std::fmt;
 use std::mem;
 
 use super::circuit::{Circuit, Role, Ticket};
-use crate::cell::{Anchor, Cell};
-use crate::clock::Moment;
-use crate::event::Event;
-use crate::machine::Word;
-use crate::outcome::{Failure, FailureKind, Outcome, Recorded};
-use crate::refusal::Name;
-use crate::sync::Arc;
+use crate::machinery::clock::Timestamp;
+use crate::machinery::packed_state::PackedState;
+use crate::machinery::shared_machine::{MachineRef, SharedMachine};
+use crate::machinery::sync::Arc;
+use crate::vocabulary::Event;
+use crate::vocabulary::Name;
+use crate::vocabulary::{Failure, FailureKind, Outcome, Recorded};
 
 /// The permit inside a future or a body of ours. Dropped without a verdict it is a cancelled call.
 ///
 /// It is empty, and records nothing, once its verdict is given, and for a call that runs unguarded.
-pub struct Admission {
-    anchor: Option<Arc<Anchor<Circuit>>>,
+pub struct CallPermit {
+    machine_ref: Option<Arc<MachineRef<Circuit>>>,
     /// When it was admitted, if a verdict may depend on how long the call ran.
-    started: Moment,
+    started: Timestamp,
     ticket: Ticket,
 }
 
-impl Admission {
-    pub(super) fn new(anchor: Arc<Anchor<Circuit>>, ticket: Ticket) -> Self {
-        let cell = anchor.cell();
-        let started = if cell.rules().are_timed() {
-            cell.now()
+impl CallPermit {
+    pub(super) fn new(machine_ref: Arc<MachineRef<Circuit>>, ticket: Ticket) -> Self {
+        let machine = machine_ref.machine();
+        let started = if machine.rules().are_timed() {
+            machine.now()
         } else {
-            Moment::START
+            Timestamp::START
         };
         Self {
-            anchor: Some(anchor),
+            machine_ref: Some(machine_ref),
             started,
             ticket,
         }
@@ -39,19 +39,19 @@ impl Admission {
 
     /// The permit of a call that `word` lets through with all others.
     #[inline]
-    pub(super) fn plain(anchor: Arc<Anchor<Circuit>>, word: Word) -> Self {
+    pub(super) fn plain(machine_ref: Arc<MachineRef<Circuit>>, packed: PackedState) -> Self {
         Self {
-            anchor: Some(anchor),
-            started: Moment::START,
-            ticket: Ticket::ordinary(word),
+            machine_ref: Some(machine_ref),
+            started: Timestamp::START,
+            ticket: Ticket::ordinary(packed),
         }
     }
 
     #[inline]
     pub(super) fn none() -> Self {
         Self {
-            anchor: None,
-            started: Moment::START,
+            machine_ref: None,
+            started: Timestamp::START,
             ticket: Ticket {
                 generation: 0,
                 role: Role::Ordinary,
@@ -67,21 +67,21 @@ impl Admission {
     /// Whether a verdict would be recorded.
     #[inline]
     pub(super) fn is_guarded(&self) -> bool {
-        self.anchor.is_some()
+        self.machine_ref.is_some()
     }
 
     pub(super) fn is_probe(&self) -> bool {
-        self.anchor.is_some() && self.ticket.role == Role::Probe
+        self.machine_ref.is_some() && self.ticket.role == Role::Probe
     }
 
     /// The call shows a sign of life: the lease of a probe starts anew.
     #[cfg(feature = "http")]
     #[inline]
     pub(crate) fn renew(&self) {
-        if let (Some(anchor), Role::Probe) = (&self.anchor, self.ticket.role) {
-            let cell = anchor.cell();
-            cell.renew(|word, until, now| {
-                Circuit::renewed(word, until, self.ticket, cell.rules(), now)
+        if let (Some(machine_ref), Role::Probe) = (&self.machine_ref, self.ticket.role) {
+            let machine = machine_ref.machine();
+            machine.renew(|packed, deadline, now| {
+                Circuit::renewed(packed, deadline, self.ticket, machine.rules(), now)
             });
         }
     }
@@ -90,24 +90,24 @@ impl Admission {
     #[allow(clippy::inline_always)] // A future's `poll` is the one place that matters, and there it is most of the code.
     #[inline(always)]
     pub(crate) fn record(&mut self, outcome: Outcome) -> Recorded {
-        let Some(anchor) = self.anchor.take() else {
+        let Some(machine_ref) = self.machine_ref.take() else {
             return Recorded::Stale;
         };
-        let (cell, ticket) = (anchor.cell(), self.ticket);
+        let (machine, ticket) = (machine_ref.machine(), self.ticket);
         let counted = match outcome {
             // What nearly every call comes to: a look at the word, and no more.
             Outcome::Success => {
-                cell.word().is_clean_in(ticket.generation) || count_success(cell, ticket)
+                machine.packed().is_clean_in(ticket.generation) || count_success(machine, ticket)
             }
             Outcome::Failure(failure) if failure.is_plain() => {
-                count_failure(cell, ticket, failure.kind())
+                count_failure(machine, ticket, failure.kind())
             }
             Outcome::Failure(_) | Outcome::Neutral => false,
         };
         if counted {
             return Recorded::Applied;
         }
-        record_closely(anchor, self.started, ticket, outcome)
+        record_slow(machine_ref, self.started, ticket, outcome)
     }
 
     /// The verdict of a call that panicked.
@@ -119,16 +119,16 @@ impl Admission {
     /// [`record`](Self::record) where that is rare.
     #[inline]
     pub(super) fn record_unwinding(&mut self, outcome: Outcome) {
-        if let Some(anchor) = self.anchor.take() {
-            record_closely(anchor, self.started, self.ticket, outcome);
+        if let Some(machine_ref) = self.machine_ref.take() {
+            record_slow(machine_ref, self.started, self.ticket, outcome);
         }
     }
 
     /// The verdict of a call that was dropped, by the rule for such calls.
     #[inline]
     pub(super) fn cancel(&mut self) {
-        if let Some(anchor) = self.anchor.take() {
-            cancel(anchor, self.started, self.ticket);
+        if let Some(machine_ref) = self.machine_ref.take() {
+            cancel(machine_ref, self.started, self.ticket);
         }
     }
 }
@@ -139,63 +139,66 @@ impl Admission {
 
 /// Counts a success where that needs neither the clock nor the lock.
 #[inline(never)]
-fn count_success(cell: &Cell<Circuit>, ticket: Ticket) -> bool {
-    cell.update(|word| {
-        if word.is_timed() {
+fn count_success(machine: &SharedMachine<Circuit>, ticket: Ticket) -> bool {
+    machine.update(|packed| {
+        if packed.is_timed() {
             return None;
         }
-        Circuit::shortcut(word, ticket, Outcome::Success, cell.rules())
+        Circuit::record_lock_free(packed, ticket, Outcome::Success, machine.rules())
     })
 }
 
 /// Counts a plain failure, likewise.
 #[inline(never)]
-fn count_failure(cell: &Cell<Circuit>, ticket: Ticket, kind: FailureKind) -> bool {
+fn count_failure(machine: &SharedMachine<Circuit>, ticket: Ticket, kind: FailureKind) -> bool {
     let outcome = Failure::of(kind).into();
-    cell.update(|word| Circuit::shortcut(word, ticket, outcome, cell.rules()))
+    machine.update(|packed| Circuit::record_lock_free(packed, ticket, outcome, machine.rules()))
 }
 
 #[cold]
 #[inline(never)]
 #[allow(clippy::needless_pass_by_value)]
-fn record_closely(
-    anchor: Arc<Anchor<Circuit>>,
-    started: Moment,
+fn record_slow(
+    machine_ref: Arc<MachineRef<Circuit>>,
+    started: Timestamp,
     ticket: Ticket,
     outcome: Outcome,
 ) -> Recorded {
-    let cell = anchor.cell();
-    let outcome = cell.rules().judge(outcome, || cell.now().since(started));
-    settle(cell, ticket, outcome)
+    let machine = machine_ref.machine();
+    let outcome = machine
+        .rules()
+        .judge(outcome, || machine.now().duration_since(started));
+    settle(machine, ticket, outcome)
 }
 
 #[cold]
 #[inline(never)]
 #[allow(clippy::needless_pass_by_value)]
-fn cancel(anchor: Arc<Anchor<Circuit>>, started: Moment, ticket: Ticket) {
-    let cell = anchor.cell();
-    let ran = || cell.now().since(started);
-    if let Some(outcome) = cell.rules().on_cancel.judge(ran) {
-        settle(cell, ticket, outcome);
+fn cancel(machine_ref: Arc<MachineRef<Circuit>>, started: Timestamp, ticket: Ticket) {
+    let machine = machine_ref.machine();
+    let ran = || machine.now().duration_since(started);
+    if let Some(outcome) = machine.rules().on_cancel.judge(ran) {
+        settle(machine, ticket, outcome);
     }
 }
 
 /// Records an outcome that is judged already.
-fn settle(cell: &Cell<Circuit>, ticket: Ticket, outcome: Outcome) -> Recorded {
-    if cell.update(|word| Circuit::shortcut(word, ticket, outcome, cell.rules())) {
+fn settle(machine: &SharedMachine<Circuit>, ticket: Ticket, outcome: Outcome) -> Recorded {
+    if machine.update(|packed| Circuit::record_lock_free(packed, ticket, outcome, machine.rules()))
+    {
         return Recorded::Applied;
     }
-    let now = cell.now();
-    let recorded = cell.step_unless_retired(|circuit, rules, notes| {
-        circuit.record(rules, now, ticket, outcome, notes)
+    let now = machine.now();
+    let recorded = machine.step_unless_retired(|circuit, rules, events| {
+        circuit.record(rules, now, ticket, outcome, events)
     });
     // Forgotten while the call was in flight: its result is lost, and nobody is told of a circuit that is gone.
     let Ok(recorded) = recorded else {
         return Recorded::Stale;
     };
-    if recorded == Recorded::Stale && cell.observed() {
-        cell.tell(&Event::LateVerdict {
-            name: cell.name().map(Name::as_str),
+    if recorded == Recorded::Stale && machine.observed() {
+        machine.tell(&Event::LateVerdict {
+            name: machine.name().map(Name::as_str),
             generation: ticket.generation,
             outcome,
         });
@@ -203,17 +206,17 @@ fn settle(cell: &Cell<Circuit>, ticket: Ticket, outcome: Outcome) -> Recorded {
     recorded
 }
 
-impl Drop for Admission {
+impl Drop for CallPermit {
     #[inline]
     fn drop(&mut self) {
         self.cancel();
     }
 }
 
-impl fmt::Debug for Admission {
+impl fmt::Debug for CallPermit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Permit")
-            .field("guarded", &self.anchor.is_some())
+            .field("guarded", &self.machine_ref.is_some())
             .field("generation", &self.ticket.generation)
             .field("probe", &self.is_probe())
             .finish()
@@ -227,18 +230,18 @@ impl fmt::Debug for Admission {
 #[derive(Debug)]
 #[must_use = "a permit that is dropped at once is a cancelled call"]
 pub struct Permit {
-    admission: Admission,
+    permit: CallPermit,
 }
 
 impl Permit {
-    pub(super) fn new(admission: Admission) -> Self {
-        Self { admission }
+    pub(super) fn new(permit: CallPermit) -> Self {
+        Self { permit }
     }
 
     /// Whether the call is the one that tests recovery.
     #[must_use]
     pub fn is_probe(&self) -> bool {
-        self.admission.is_probe()
+        self.permit.is_probe()
     }
 
     /// The call succeeded.
@@ -253,14 +256,14 @@ impl Permit {
 
     /// The verdict in full. Answers whether it counted, or was of an older generation.
     pub fn record(mut self, outcome: impl Into<Outcome>) -> Recorded {
-        self.admission.record(outcome.into())
+        self.permit.record(outcome.into())
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.admission.fail();
+            self.permit.fail();
         }
     }
 }

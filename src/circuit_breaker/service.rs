@@ -7,11 +7,11 @@ use tower_service::Service;
 
 use super::future::ResponseFuture;
 use super::gate::{Gate, One};
-use super::permit::Admission;
-use crate::judge::{Head, Judge};
-use crate::outcome::{Classify, ErrorsAsFailures};
-use crate::refusal::{AsBoxError, Refusal, Refuse};
-use crate::unwind::unless_unwound;
+use super::permit::CallPermit;
+use crate::machinery::judge::{Head, Judge};
+use crate::machinery::unwind::on_unwind;
+use crate::vocabulary::{AsBoxError, Refusal, Refuse};
+use crate::vocabulary::{Classify, ErrorsAsFailures};
 
 /// A service behind a circuit, or behind one circuit per key.
 ///
@@ -66,15 +66,15 @@ impl<S, C, R, G, J> CircuitBreaker<S, C, R, G, J> {
     fn run<Req, T>(
         &mut self,
         req: Req,
-        mut admission: Admission,
+        mut permit: CallPermit,
     ) -> ResponseFuture<S::Future, C, R, Req, T, J>
     where
         S: Service<Req>,
         C: Clone,
         J: Clone,
     {
-        let future = unless_unwound(&mut admission, Admission::fail, || self.inner.call(req));
-        ResponseFuture::called(future, admission, self.classify.clone(), self.judge.clone())
+        let future = on_unwind(&mut permit, CallPermit::fail, || self.inner.call(req));
+        ResponseFuture::called(future, permit, self.classify.clone(), self.judge.clone())
     }
 
     /// Answers a call that was refused.
@@ -131,14 +131,14 @@ where
     #[allow(clippy::inline_always)] // It is called in one place of a program; the call would cost a third of the whole.
     #[inline(always)]
     fn call(&mut self, mut req: Req) -> Self::Future {
-        if let Some(admission) = self.gate.admit_at_once() {
-            return self.run(req, admission);
+        if let Some(permit) = self.gate.admit_at_once() {
+            return self.run(req, permit);
         }
         if let Some(refusal) = self.gate.refuse_at_once() {
             return self.answer(req, refusal);
         }
         match self.gate.admit(&mut req) {
-            Ok(admission) => self.run(req, admission),
+            Ok(permit) => self.run(req, permit),
             Err(refusal) => self.answer(req, refusal),
         }
     }

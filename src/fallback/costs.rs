@@ -11,12 +11,13 @@ use tower_service::Service;
 use super::FallbackLayer;
 use super::chain::Rules;
 use super::gate::Gate;
-use super::permit::Admission;
-use crate::cell::Shared;
-use crate::clock::{Clock, reads};
-use crate::event::{FallbackState, Observers};
-use crate::outcome::{Cancelled, Failure};
-use crate::sync::Arc;
+use super::permit::CallPermit;
+use crate::machinery::clock::{Clock, reads};
+use crate::machinery::observers::Observers;
+use crate::machinery::shared_machine::Environment;
+use crate::machinery::sync::Arc;
+use crate::vocabulary::FallbackState;
+use crate::vocabulary::{Cancelled, Failure};
 
 /// Fails for `true`, and answers anything else at once.
 #[derive(Clone, Debug)]
@@ -75,12 +76,17 @@ fn only_a_rule_that_asks_how_long_a_turn_ran_costs_a_clock_read_at_admission() {
 
 #[test]
 fn a_success_passes_with_a_look_at_the_word_exactly_where_it_would_change_nothing() {
-    let gate = Gate::made(Shared {
+    let gate = Gate::made(Environment {
         rules: Rules::new("primary".into()),
         clock: Clock::start(),
         observers: Observers::default(),
     });
-    let admit = || Admission::plain(Arc::clone(gate.anchor()), gate.anchor().cell().word());
+    let admit = || {
+        CallPermit::plain(
+            Arc::clone(gate.machine_ref()),
+            gate.machine_ref().machine().packed(),
+        )
+    };
     let mut clean = admit();
     assert_eq!(clean.name(), Some("primary"));
     assert_eq!(clean.pass().expect("it passes").name(), "primary");

@@ -11,10 +11,10 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::backends::{Served, Spare};
-use super::permit::Admission;
-use crate::judge::{Head, Judge, Permit};
-use crate::outcome::{Classify, Outcome};
-use crate::refusal::Refuse;
+use super::permit::CallPermit;
+use crate::machinery::judge::{Head, Judge, Permit};
+use crate::vocabulary::Refuse;
+use crate::vocabulary::{Classify, Outcome};
 
 pin_project! {
     /// Response future of [`Fallback`](super::Fallback).
@@ -42,7 +42,7 @@ pin_project! {
             #[pin]
             future: F,
             // Dropped without a verdict, it gives the one of a cancelled turn.
-            admission: Admission,
+            permit: CallPermit,
         },
         Other {
             #[pin]
@@ -58,13 +58,13 @@ pin_project! {
         Backup {
             #[pin]
             future: G,
-            admission: Admission,
+            permit: CallPermit,
         },
         // A backup is readied, to be called.
         Readying {
             backup: B,
             req: Option<Req>,
-            admission: Admission,
+            permit: CallPermit,
         },
         Refused {
             answer: Option<T>,
@@ -83,19 +83,19 @@ pub struct Policies<C, V, Q, J = Head> {
 
 impl<F, G, B, P, R, Req, T> ResponseFuture<F, G, B, P, R, Req, T> {
     #[inline]
-    pub(super) fn primary(future: F, admission: Admission, policies: P) -> Self {
-        Self::of(State::Primary { future, admission }, policies)
+    pub(super) fn primary(future: F, permit: CallPermit, policies: P) -> Self {
+        Self::of(State::Primary { future, permit }, policies)
     }
 
-    pub(super) fn backup(future: G, admission: Admission, policies: P) -> Self {
-        Self::other(Other::Backup { future, admission }, policies)
+    pub(super) fn backup(future: G, permit: CallPermit, policies: P) -> Self {
+        Self::other(Other::Backup { future, permit }, policies)
     }
 
-    pub(super) fn readying(backup: B, req: Req, admission: Admission, policies: P) -> Self {
+    pub(super) fn readying(backup: B, req: Req, permit: CallPermit, policies: P) -> Self {
         let other = Other::Readying {
             backup,
             req: Some(req),
-            admission,
+            permit,
         };
         Self::other(other, policies)
     }
@@ -137,12 +137,12 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let policies = this.policies;
-        if let StateProj::Primary { future, admission } = this.state.as_mut().project() {
-            let mut result = ready!(failing_if_unwound(admission, || future.poll(cx)));
+        if let StateProj::Primary { future, permit } = this.state.as_mut().project() {
+            let mut result = ready!(failing_if_unwound(permit, || future.poll(cx)));
             let classify = &policies.classify;
-            let outcome = cancelled_if_unwound(admission, || classify.classify(result.as_ref()));
+            let outcome = cancelled_if_unwound(permit, || classify.classify(result.as_ref()));
             if J::AT_HEAD && outcome == Outcome::Success {
-                if let Some(passed) = admission.pass() {
+                if let Some(passed) = permit.pass() {
                     if let Ok(response) = &mut result {
                         policies.served.served(response, passed.name());
                     }
@@ -150,8 +150,8 @@ where
                     return Poll::Ready(result.map_err(R::convert));
                 }
             }
-            let admission = admission.take();
-            match conclude(policies, admission, result, outcome) {
+            let permit = permit.take();
+            match conclude(policies, permit, result, outcome) {
                 Ok(result) => return Poll::Ready(result.map_err(R::convert)),
                 Err(other) => this.state.set(State::Other { other }),
             }
@@ -182,29 +182,29 @@ where
     J: Judge<Res, Response = Out>,
 {
     loop {
-        let (result, mut admission, ready) = match other.as_mut().project() {
-            OtherProj::Backup { future, admission } => {
-                let result = ready!(failing_if_unwound(admission, || future.poll(cx)));
-                (result, admission.take(), true)
+        let (result, mut permit, ready) = match other.as_mut().project() {
+            OtherProj::Backup { future, permit } => {
+                let result = ready!(failing_if_unwound(permit, || future.poll(cx)));
+                (result, permit.take(), true)
             }
             OtherProj::Readying {
                 backup,
                 req,
-                admission,
+                permit,
             } => {
-                let polled = failing_if_unwound(admission, || backup.poll_ready(cx));
+                let polled = failing_if_unwound(permit, || backup.poll_ready(cx));
                 match (ready!(polled), req.take()) {
                     (Ok(()), Some(req)) => {
-                        let mut admission = admission.take();
-                        let future = failing_if_unwound(&mut admission, || backup.call(req));
-                        other.set(Other::Backup { future, admission });
+                        let mut permit = permit.take();
+                        let future = failing_if_unwound(&mut permit, || backup.call(req));
+                        other.set(Other::Backup { future, permit });
                         continue;
                     }
                     (Ok(()), None) => polled_again(),
                     (Err(err), _) => {
-                        let admission = admission.take();
+                        let permit = permit.take();
                         other.set(Other::Refused { answer: None });
-                        (Err(err), admission, false)
+                        (Err(err), permit, false)
                     }
                 }
             }
@@ -214,12 +214,11 @@ where
             },
         };
         let classify = &policies.classify;
-        let mut outcome =
-            cancelled_if_unwound(&mut admission, || classify.classify(result.as_ref()));
+        let mut outcome = cancelled_if_unwound(&mut permit, || classify.classify(result.as_ref()));
         if !ready {
             outcome = outcome.of_readiness().into();
         }
-        match conclude(policies, admission, result, outcome) {
+        match conclude(policies, permit, result, outcome) {
             Ok(result) => return Poll::Ready(result.map_err(R::convert)),
             Err(next) => other.set(next),
         }
@@ -231,7 +230,7 @@ where
 #[allow(clippy::type_complexity)] // A name for it would have as many parameters.
 fn conclude<G, B, C, V, Q, Req, T, Res, E, J>(
     policies: &mut Policies<C, V, Q, J>,
-    mut admission: Admission,
+    mut permit: CallPermit,
     mut result: Result<Res, E>,
     outcome: Outcome,
 ) -> Result<Result<J::Response, E>, Other<G, B, Req, T>>
@@ -242,16 +241,16 @@ where
 {
     let judge = &policies.judge;
     if !J::AT_HEAD && outcome == Outcome::Success {
-        match (result, admission.name()) {
+        match (result, permit.name()) {
             (Ok(mut response), Some(name)) => {
                 policies.served.served(&mut response, name);
-                return Ok(Ok(judge.hold(response, Permit::Chain(admission))));
+                return Ok(Ok(judge.hold(response, Permit::Chain(permit))));
             }
             (other, _) => result = other,
         }
     }
     // The verdict was given if a future is polled again after its answer.
-    let Some(settled) = admission.record(outcome) else {
+    let Some(settled) = permit.record(outcome) else {
         return Ok(result.map(|response| judge.pass(response)));
     };
     if matches!(outcome, Outcome::Failure(_)) && policies.spare.has_next() {
@@ -262,7 +261,7 @@ where
                 return Err(Other::Readying {
                     backup,
                     req: Some(req),
-                    admission: settled.admit(ticket),
+                    permit: settled.admit(ticket),
                 });
             }
         }
@@ -279,12 +278,12 @@ fn polled_again() -> ! {
     panic!("`ResponseFuture` polled after it was ready")
 }
 
-// Not by `unwind::unless_unwound`, by which every turn of a healthy primary costs two instructions more.
+// Not by `unwind::on_unwind`, by which every turn of a healthy primary costs two instructions more.
 
 /// Runs code of the inner service. Should it unwind, the turn has failed, whoever catches the panic later.
 #[inline]
-pub(super) fn failing_if_unwound<T>(admission: &mut Admission, f: impl FnOnce() -> T) -> T {
-    struct Unwound<'a>(&'a mut Admission);
+pub(super) fn failing_if_unwound<T>(permit: &mut CallPermit, f: impl FnOnce() -> T) -> T {
+    struct Unwound<'a>(&'a mut CallPermit);
 
     impl Drop for Unwound<'_> {
         fn drop(&mut self) {
@@ -292,7 +291,7 @@ pub(super) fn failing_if_unwound<T>(admission: &mut Admission, f: impl FnOnce() 
         }
     }
 
-    let unwound = Unwound(admission);
+    let unwound = Unwound(permit);
     let value = f();
     mem::forget(unwound);
     value
@@ -300,8 +299,8 @@ pub(super) fn failing_if_unwound<T>(admission: &mut Admission, f: impl FnOnce() 
 
 /// Runs a classifier. Should it unwind, the turn is a cancelled one now, and not when the future is dropped.
 #[inline]
-fn cancelled_if_unwound<T>(admission: &mut Admission, f: impl FnOnce() -> T) -> T {
-    struct Unwound<'a>(&'a mut Admission);
+fn cancelled_if_unwound<T>(permit: &mut CallPermit, f: impl FnOnce() -> T) -> T {
+    struct Unwound<'a>(&'a mut CallPermit);
 
     impl Drop for Unwound<'_> {
         fn drop(&mut self) {
@@ -309,7 +308,7 @@ fn cancelled_if_unwound<T>(admission: &mut Admission, f: impl FnOnce() -> T) -> 
         }
     }
 
-    let unwound = Unwound(admission);
+    let unwound = Unwound(permit);
     let value = f();
     mem::forget(unwound);
     value
@@ -321,14 +320,14 @@ impl<F: fmt::Debug, G: fmt::Debug, B, P, R, Req, T> fmt::Debug
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("ResponseFuture");
         match &self.state {
-            State::Primary { future, admission } => {
-                debug.field("future", future).field("permit", admission)
+            State::Primary { future, permit } => {
+                debug.field("future", future).field("permit", permit)
             }
             State::Other { other } => match other {
-                Other::Backup { future, admission } => {
-                    debug.field("future", future).field("permit", admission)
+                Other::Backup { future, permit } => {
+                    debug.field("future", future).field("permit", permit)
                 }
-                Other::Readying { admission, .. } => debug.field("permit", admission),
+                Other::Readying { permit, .. } => debug.field("permit", permit),
                 Other::Refused { .. } => debug.field("refused", &true),
             },
         };

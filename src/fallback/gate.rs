@@ -5,73 +5,76 @@ use std::sync::Arc as StdArc;
 use std::task::Context;
 
 use super::chain::{Chain, Readied, Role, Rules, Server};
-use super::permit::Admission;
-use crate::cell::{Anchor, Cell, Count, Shared, Waiter};
-use crate::event::Event;
-use crate::outcome::Failure;
-use crate::refusal::{Denied, Name, Refusal};
-use crate::sync::Arc;
+use super::permit::CallPermit;
+use crate::machinery::denied::Denied;
+use crate::machinery::shared_machine::{
+    Environment, MachineRef, RefOwner, SharedMachine, WaiterGuard,
+};
+use crate::machinery::sync::Arc;
+use crate::vocabulary::Event;
+use crate::vocabulary::Failure;
+use crate::vocabulary::{Name, Refusal};
 
-type ChainAnchor = Arc<Anchor<Chain>>;
+type ChainRef = Arc<MachineRef<Chain>>;
 
 /// A service's hold on its chain.
 pub(super) struct Gate {
-    anchor: ChainAnchor,
-    waiter: Option<Waiter>,
+    machine_ref: ChainRef,
+    waiter: Option<WaiterGuard>,
     /// Whose count `anchor` is.
-    count: Count,
+    count: RefOwner,
 }
 
 /// The oracle. It reads no clock while the primary serves.
-pub(super) fn would_serve(cell: &Cell<Chain>) -> Result<Server, Denied> {
-    if let Some(ticket) = Chain::glance(cell.word()) {
+pub(super) fn would_serve(machine: &SharedMachine<Chain>) -> Result<Server, Denied> {
+    if let Some(ticket) = Chain::begin_lock_free(machine.packed()) {
         return Ok(ticket.server);
     }
-    let now = cell.now();
-    cell.look(|chain, _, rules| chain.would_serve(rules, now))
+    let now = machine.now();
+    machine.read(|chain, _, rules| chain.would_serve(rules, now))
 }
 
 impl Gate {
-    fn new(anchor: ChainAnchor) -> Self {
+    fn new(machine_ref: ChainRef) -> Self {
         Self {
-            anchor,
+            machine_ref,
             waiter: None,
-            count: Count::Shared,
+            count: RefOwner::Shared,
         }
     }
 
     /// A chain of its own.
-    pub(super) fn made(mut shared: Shared<Rules>) -> Self {
-        shared.rules.observed = !shared.observers.is_empty();
-        let chain = Chain::new(&shared.rules);
-        let name = Name::Shared(StdArc::clone(&shared.rules.primary));
-        let cell = Cell::new(chain, Some(name), Arc::new(shared));
-        Self::new(Arc::new(Anchor::new(cell)))
+    pub(super) fn made(mut environment: Environment<Rules>) -> Self {
+        environment.rules.observed = !environment.observers.is_empty();
+        let chain = Chain::new(&environment.rules);
+        let name = Name::Shared(StdArc::clone(&environment.rules.primary));
+        let machine = SharedMachine::new(chain, Some(name), Arc::new(environment));
+        Self::new(Arc::new(MachineRef::new(machine)))
     }
 
-    pub(super) fn anchor(&self) -> &ChainAnchor {
-        &self.anchor
+    pub(super) fn machine_ref(&self) -> &ChainRef {
+        &self.machine_ref
     }
 
     /// Whether the word alone sends every turn to the primary.
     #[inline]
-    pub(super) fn lets_all_through(&self) -> bool {
-        self.anchor.cell().word().lets_all_through()
+    pub(super) fn admits_all(&self) -> bool {
+        self.machine_ref.machine().packed().admits_all()
     }
 
     /// The gate for a turn of the primary, where the word alone decides.
     #[inline]
-    pub(super) fn begin_at_once(&self) -> Option<Admission> {
-        let word = self.anchor.cell().word();
-        if self.count == Count::Own && word.lets_all_through() {
-            Some(Admission::plain(Arc::clone(&self.anchor), word))
+    pub(super) fn begin_at_once(&self) -> Option<CallPermit> {
+        let packed = self.machine_ref.machine().packed();
+        if self.count == RefOwner::Own && packed.admits_all() {
+            Some(CallPermit::plain(Arc::clone(&self.machine_ref), packed))
         } else {
             None
         }
     }
 
     pub(super) fn would_serve(&self) -> Result<Server, Denied> {
-        would_serve(self.anchor.cell())
+        would_serve(self.machine_ref.machine())
     }
 
     /// Who serves instead of `server` if that is not ready: the first live entry, when a probe is due.
@@ -79,30 +82,31 @@ impl Gate {
         if server != Server::Primary(Role::Probe) {
             return None;
         }
-        let cell = self.anchor.cell();
-        let now = cell.now();
-        cell.look(|chain, _, rules| chain.live_from(rules, now, 0))
+        let machine = self.machine_ref.machine();
+        let now = machine.now();
+        machine.read(|chain, _, rules| chain.live_from(rules, now, 0))
     }
 
     /// The gate: begins a turn.
-    pub(super) fn begin(&mut self, readied: Readied) -> Result<Admission, Denied> {
-        let cell = self.anchor.cell();
+    pub(super) fn begin(&mut self, readied: Readied) -> Result<CallPermit, Denied> {
+        let machine = self.machine_ref.machine();
         if readied == Readied::Primary {
-            if let Some(ticket) = Chain::glance(cell.word()) {
-                return Ok(Admission::new(self.hold(), ticket));
+            if let Some(ticket) = Chain::begin_lock_free(machine.packed()) {
+                return Ok(CallPermit::new(self.hold(), ticket));
             }
         }
-        let now = cell.now();
-        let ticket = cell.step(|chain, rules, notes| chain.begin(rules, now, readied, notes))?;
-        Ok(Admission::new(self.hold(), ticket))
+        let now = machine.now();
+        let ticket =
+            machine.step(|chain, rules, events| chain.begin(rules, now, readied, events))?;
+        Ok(CallPermit::new(self.hold(), ticket))
     }
 
     /// What becomes of a turn that the gate denies.
     pub(super) fn refuse(&self, denied: Denied) -> Refusal {
-        let cell = self.anchor.cell();
-        let refusal = denied.refusal(Refusal::fallback, cell.name().cloned());
-        if cell.observed() {
-            cell.tell(&Event::Refused {
+        let machine = self.machine_ref.machine();
+        let refusal = denied.refusal(Refusal::fallback, machine.name().cloned());
+        if machine.observed() {
+            machine.tell(&Event::Refused {
                 refusal: &refusal,
                 observe_only: false,
             });
@@ -116,12 +120,12 @@ impl Gate {
             Server::Primary(_) => Readied::Primary,
             Server::Entry(entry) => Readied::Entry(entry),
         };
-        if let Ok(mut admission) = self.begin(readied) {
-            match (server, admission.server()) {
+        if let Ok(mut permit) = self.begin(readied) {
+            match (server, permit.server()) {
                 // Another turn took the probe, or the primary tripped: no turn of it began.
-                (Server::Primary(_), Server::Entry(_)) => admission.discard(),
+                (Server::Primary(_), Server::Entry(_)) => permit.discard(),
                 _ => {
-                    admission.record(failure.into());
+                    permit.record(failure.into());
                 }
             }
         }
@@ -129,24 +133,24 @@ impl Gate {
 
     /// Has `cx` woken at every transition, and at every change of an entry's liveness.
     pub(super) fn wait(&mut self, cx: &mut Context<'_>) {
-        self.anchor.cell().wait(&mut self.waiter, cx);
+        self.machine_ref.machine().wait(&mut self.waiter, cx);
     }
 
     /// The anchor for one more permit.
-    fn hold(&mut self) -> ChainAnchor {
-        self.count.hold(&mut self.anchor)
+    fn hold(&mut self) -> ChainRef {
+        self.count.hold(&mut self.machine_ref)
     }
 }
 
 /// New clones carry no place among those who wait, and share the count until they are called twice.
 impl Clone for Gate {
     fn clone(&self) -> Self {
-        Self::new(Arc::clone(&self.anchor))
+        Self::new(Arc::clone(&self.machine_ref))
     }
 }
 
 impl fmt::Debug for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.anchor.fmt(f)
+        self.machine_ref.fmt(f)
     }
 }

@@ -6,9 +6,9 @@ use std::sync::Arc as StdArc;
 
 use super::chain::{Chain, FallbackSnapshot};
 use super::gate;
-use crate::cell::{Anchor, Cell};
-use crate::event::FallbackState;
-use crate::sync::Arc;
+use crate::machinery::shared_machine::{MachineRef, SharedMachine};
+use crate::machinery::sync::Arc;
+use crate::vocabulary::FallbackState;
 
 /// A handle on the chain of a [`FallbackLayer`](super::FallbackLayer): to look at it, and to move it by hand.
 ///
@@ -32,18 +32,18 @@ use crate::sync::Arc;
 /// ```
 #[derive(Clone)]
 pub struct FallbackHandle {
-    anchor: Arc<Anchor<Chain>>,
+    machine_ref: Arc<MachineRef<Chain>>,
 }
 
 impl FallbackHandle {
-    pub(super) fn new(anchor: &Arc<Anchor<Chain>>) -> Self {
+    pub(super) fn new(machine_ref: &Arc<MachineRef<Chain>>) -> Self {
         Self {
-            anchor: Arc::clone(anchor),
+            machine_ref: Arc::clone(machine_ref),
         }
     }
 
-    fn cell(&self) -> &Cell<Chain> {
-        self.anchor.cell()
+    fn machine(&self) -> &SharedMachine<Chain> {
+        self.machine_ref.machine()
     }
 
     /// The state. A cooldown that is over still reads as [`FallbackState::Fallback`], until a turn moves it.
@@ -55,23 +55,23 @@ impl FallbackHandle {
     /// The name of who would serve the next turn; `None` if it would be refused. Asking changes nothing, however often.
     #[must_use]
     pub fn active_model(&self) -> Option<StdArc<str>> {
-        let cell = self.cell();
-        let server = gate::would_serve(cell).ok()?;
-        Some(StdArc::clone(cell.rules().name(server)))
+        let machine = self.machine();
+        let server = gate::would_serve(machine).ok()?;
+        Some(StdArc::clone(machine.rules().name(server)))
     }
 
     /// Whether the chain has ever come to serve, since the layer was made or [`reset`](Self::reset).
     #[must_use]
     pub fn fallback_activated(&self) -> bool {
-        self.cell().look(|chain, _, _| chain.is_activated())
+        self.machine().read(|chain, _, _| chain.is_activated())
     }
 
     /// The fallback as it is now.
     #[must_use]
     pub fn snapshot(&self) -> FallbackSnapshot {
-        let cell = self.cell();
-        let now = cell.now();
-        cell.look(|chain, word, rules| chain.snapshot(word, rules, now))
+        let machine = self.machine();
+        let now = machine.now();
+        machine.read(|chain, packed, rules| chain.snapshot(packed, rules, now))
     }
 
     /// Takes an entry out of the chain, until [`enable`](Self::enable): no turn is sent there any more. A turn whose service was polled ready before
@@ -94,28 +94,28 @@ impl FallbackHandle {
     }
 
     fn set_disabled(&self, name: &str, disabled: bool) -> Result<(), UnknownEntry> {
-        let cell = self.cell();
-        let rules = cell.rules();
+        let machine = self.machine();
+        let rules = machine.rules();
         let entry = rules.entry(name).ok_or_else(|| UnknownEntry {
             name: name.into(),
             known: rules.entries.clone(),
         })?;
-        cell.step(|chain, _, notes| chain.set_disabled(entry, disabled, notes));
+        machine.step(|chain, _, events| chain.set_disabled(entry, disabled, events));
         Ok(())
     }
 
     /// Begins a new life: the primary serves, and everything is forgotten but what is disabled. Results of turns that are in flight are stale.
     pub fn reset(&self) {
-        let cell = self.cell();
-        let now = cell.now();
-        cell.step(|chain, rules, notes| chain.reset(rules, now, notes));
+        let machine = self.machine();
+        let now = machine.now();
+        machine.step(|chain, rules, events| chain.reset(rules, now, events));
     }
 }
 
 impl fmt::Debug for FallbackHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FallbackHandle")
-            .field("chain", &self.anchor)
+            .field("chain", &self.machine_ref)
             .finish()
     }
 }

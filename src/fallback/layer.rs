@@ -13,12 +13,13 @@ use super::chain::Rules;
 use super::gate::Gate;
 use super::handle::FallbackHandle;
 use super::service::Fallback;
-use crate::cell::Shared;
-use crate::clock::Clock;
-use crate::event::{Event, FallbackState, Observe, Observers};
-use crate::judge::Head;
-use crate::outcome::{Cancelled, RefusalsAsFailures};
-use crate::refusal::{AsBoxError, RefuseWith};
+use crate::machinery::clock::Clock;
+use crate::machinery::judge::Head;
+use crate::machinery::observers::Observers;
+use crate::machinery::shared_machine::Environment;
+use crate::vocabulary::{AsBoxError, RefuseWith};
+use crate::vocabulary::{Cancelled, RefusalsAsFailures};
+use crate::vocabulary::{Event, FallbackState, Observe};
 
 /// Puts a chain of backups behind a model.
 ///
@@ -27,7 +28,7 @@ use crate::refusal::{AsBoxError, RefuseWith};
 /// setter gives the layer state of its own. So set first, and take services and the [`handle`](Self::handle) last.
 ///
 /// See the [module documentation](super) for what the chain does.
-#[must_use = "a layer does nothing until it is given a service"]
+#[must_use = "a layer does nothing deadline it is given a service"]
 pub struct FallbackLayer<
     K = NoBackups,
     C = RefusalsAsFailures,
@@ -36,7 +37,7 @@ pub struct FallbackLayer<
     Q = Once,
     J = Head,
 > {
-    shared: Shared<Rules>,
+    environment: Environment<Rules>,
     gate: Gate,
     backends: K,
     classify: C,
@@ -92,14 +93,14 @@ impl<K> FallbackLayer<K> {
             !primary.is_empty(),
             "a fallback needs a primary whose name is not empty, not ``"
         );
-        let shared = Shared {
+        let environment = Environment {
             rules: Rules::new(primary.into()),
             clock: Clock::start(),
             observers: Observers::default(),
         };
         Self {
-            gate: Gate::made(shared.clone()),
-            shared,
+            gate: Gate::made(environment.clone()),
+            environment,
             backends,
             classify: RefusalsAsFailures,
             refuse: AsBoxError,
@@ -216,7 +217,7 @@ impl<K, C, R, V, Q, J> FallbackLayer<K, C, R, V, Q, J> {
         self.set_rules(|rules| rules.max_fail_count = failures)
     }
 
-    /// The lease: how long a probe may take before it counts as a transient failure. Keep it longer than the longest call of the model that may succeed, retries included,
+    /// The lease: how long a probe may take before it counts as a transient failure. KeyedMachine it longer than the longest call of the model that may succeed, retries included,
     /// or such a call can never bring the primary back. With [`Duration::MAX`] a probe that never ends holds its slot until a reset.
     ///
     /// Default: 120 s.
@@ -286,7 +287,7 @@ impl<K, C, R, V, Q, J> FallbackLayer<K, C, R, V, Q, J> {
 
     /// Adds an observer: a closure over `&Event<'_>`, or a type of the trait. Several may be added.
     pub fn observe(mut self, observer: impl Observe + Send + Sync + 'static) -> Self {
-        self.shared.observers.add(StdArc::new(observer));
+        self.environment.observers.add(StdArc::new(observer));
         self.renewed()
     }
 
@@ -428,11 +429,11 @@ impl<K, C, R, V, Q, J> FallbackLayer<K, C, R, V, Q, J> {
     /// A handle on the chain of the services that this layer makes. Take it last: a setter gives the layer state of its own.
     #[must_use]
     pub fn handle(&self) -> FallbackHandle {
-        FallbackHandle::new(self.gate.anchor())
+        FallbackHandle::new(self.gate.machine_ref())
     }
 
     fn with_entry(mut self, name: &str) -> Self {
-        let rules = &mut self.shared.rules;
+        let rules = &mut self.environment.rules;
         assert!(
             !name.is_empty(),
             "an entry of a chain needs a name that is not empty, not ``"
@@ -450,13 +451,13 @@ impl<K, C, R, V, Q, J> FallbackLayer<K, C, R, V, Q, J> {
     }
 
     fn set_rules(mut self, f: impl FnOnce(&mut Rules)) -> Self {
-        f(&mut self.shared.rules);
+        f(&mut self.environment.rules);
         self.renewed()
     }
 
     /// With state of its own.
     fn renewed(mut self) -> Self {
-        self.gate = Gate::made(self.shared.clone());
+        self.gate = Gate::made(self.environment.clone());
         self
     }
 
@@ -474,8 +475,8 @@ impl<K, C, R, V, Q, J> FallbackLayer<K, C, R, V, Q, J> {
             judge: self.judge,
         });
         FallbackLayer {
-            gate: Gate::made(self.shared.clone()),
-            shared: self.shared,
+            gate: Gate::made(self.environment.clone()),
+            environment: self.environment,
             backends: parts.backends,
             classify: parts.classify,
             refuse: parts.refuse,
@@ -525,7 +526,7 @@ where
 {
     fn clone(&self) -> Self {
         Self {
-            shared: self.shared.clone(),
+            environment: self.environment.clone(),
             gate: self.gate.clone(),
             backends: self.backends.clone(),
             classify: self.classify.clone(),
@@ -540,7 +541,7 @@ where
 impl<K: fmt::Debug, C, R, V, Q, J> fmt::Debug for FallbackLayer<K, C, R, V, Q, J> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FallbackLayer")
-            .field("rules", &self.shared.rules)
+            .field("rules", &self.environment.rules)
             .field("backends", &self.backends)
             .field("chain", &self.gate)
             .finish_non_exhaustive()

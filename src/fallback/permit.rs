@@ -4,34 +4,34 @@ use std::fmt;
 use std::mem;
 
 use super::chain::{Chain, Role, Server, Since, Ticket};
-use crate::cell::{Anchor, Cell};
-use crate::clock::Moment;
-use crate::event::Event;
-use crate::machine::Word;
-use crate::outcome::{Failure, Outcome, Recorded};
-use crate::refusal::Name;
-use crate::sync::Arc;
+use crate::machinery::clock::Timestamp;
+use crate::machinery::packed_state::PackedState;
+use crate::machinery::shared_machine::{MachineRef, SharedMachine};
+use crate::machinery::sync::Arc;
+use crate::vocabulary::Event;
+use crate::vocabulary::Name;
+use crate::vocabulary::{Failure, Outcome, Recorded};
 
 /// The permit inside a future or a body of ours. Dropped without a verdict it is a cancelled turn.
 ///
 /// It is empty, and records nothing, once its verdict is given.
-pub struct Admission {
-    anchor: Option<Arc<Anchor<Chain>>>,
+pub struct CallPermit {
+    machine_ref: Option<Arc<MachineRef<Chain>>>,
     /// When it was admitted, if a verdict may depend on how long the turn ran.
-    started: Moment,
+    started: Timestamp,
     ticket: Ticket,
 }
 
-impl Admission {
-    pub(super) fn new(anchor: Arc<Anchor<Chain>>, ticket: Ticket) -> Self {
-        let cell = anchor.cell();
-        let started = if cell.rules().on_cancel.is_timed() {
-            cell.now()
+impl CallPermit {
+    pub(super) fn new(machine_ref: Arc<MachineRef<Chain>>, ticket: Ticket) -> Self {
+        let machine = machine_ref.machine();
+        let started = if machine.rules().on_cancel.is_timed() {
+            machine.now()
         } else {
-            Moment::START
+            Timestamp::START
         };
         Self {
-            anchor: Some(anchor),
+            machine_ref: Some(machine_ref),
             started,
             ticket,
         }
@@ -39,19 +39,19 @@ impl Admission {
 
     /// The permit of a turn that `word` sends to the primary with all others.
     #[inline]
-    pub(super) fn plain(anchor: Arc<Anchor<Chain>>, word: Word) -> Self {
+    pub(super) fn plain(machine_ref: Arc<MachineRef<Chain>>, packed: PackedState) -> Self {
         Self {
-            anchor: Some(anchor),
-            started: Moment::START,
-            ticket: Ticket::ordinary(word),
+            machine_ref: Some(machine_ref),
+            started: Timestamp::START,
+            ticket: Ticket::ordinary(packed),
         }
     }
 
     #[inline]
     pub(super) fn none() -> Self {
         Self {
-            anchor: None,
-            started: Moment::START,
+            machine_ref: None,
+            started: Timestamp::START,
             ticket: Ticket {
                 since: Since::new(0, 0),
                 server: Server::Primary(Role::Aside),
@@ -71,18 +71,18 @@ impl Admission {
     /// The name of who serves; `None` once the verdict is given.
     #[inline]
     pub(super) fn name(&self) -> Option<&str> {
-        let anchor = self.anchor.as_ref()?;
-        Some(anchor.cell().rules().name(self.ticket.server))
+        let machine_ref = self.machine_ref.as_ref()?;
+        Some(machine_ref.machine().rules().name(self.ticket.server))
     }
 
     /// Gives the verdict of a success, if it changes nothing and nobody is to hear of it: what nearly every turn of the primary comes to. To be asked for a turn through the
     /// primary's service alone: a turn that a backup serves may be of the same generation.
     #[inline]
     pub(super) fn pass(&mut self) -> Option<Passed> {
-        let cell = self.anchor.as_ref()?.cell();
+        let machine = self.machine_ref.as_ref()?.machine();
         // In a generation that is clean nobody but the primary serves through its service, and every turn of it is an ordinary one.
-        if cell.word().is_clean_in(self.ticket.since.generation()) {
-            self.anchor.take().map(Passed)
+        if machine.packed().is_clean_in(self.ticket.since.generation()) {
+            self.machine_ref.take().map(Passed)
         } else {
             None
         }
@@ -92,20 +92,25 @@ impl Admission {
     #[cfg(feature = "http")]
     #[inline]
     pub(crate) fn renew(&self) {
-        if let (Some(anchor), Server::Primary(Role::Probe)) = (&self.anchor, self.ticket.server) {
-            let cell = anchor.cell();
-            cell.renew(|word, until, now| {
-                Chain::renewed(word, until, self.ticket, cell.rules(), now)
+        if let (Some(machine_ref), Server::Primary(Role::Probe)) =
+            (&self.machine_ref, self.ticket.server)
+        {
+            let machine = machine_ref.machine();
+            machine.renew(|packed, deadline, now| {
+                Chain::renewed(packed, deadline, self.ticket, machine.rules(), now)
             });
         }
     }
 
     /// Gives the verdict, once.
     pub(crate) fn record(&mut self, outcome: Outcome) -> Option<Settled> {
-        let anchor = self.anchor.take()?;
-        settle(anchor.cell(), self.ticket, outcome);
+        let machine_ref = self.machine_ref.take()?;
+        settle(machine_ref.machine(), self.ticket, outcome);
         let server = self.ticket.server;
-        Some(Settled { anchor, server })
+        Some(Settled {
+            machine_ref,
+            server,
+        })
     }
 
     /// The verdict of a turn that panicked.
@@ -117,33 +122,33 @@ impl Admission {
 
     /// The turn did not begin after all.
     pub(super) fn discard(mut self) {
-        self.anchor = None;
+        self.machine_ref = None;
     }
 
     /// The verdict of a turn that was dropped, by the rule for such turns.
     #[cold]
     #[inline(never)]
     pub(super) fn cancel(&mut self) {
-        if let Some(anchor) = self.anchor.take() {
-            let cell = anchor.cell();
-            let ran = || cell.now().since(self.started);
-            if let Some(outcome) = cell.rules().on_cancel.judge(ran) {
-                settle(cell, self.ticket, outcome);
+        if let Some(machine_ref) = self.machine_ref.take() {
+            let machine = machine_ref.machine();
+            let ran = || machine.now().duration_since(self.started);
+            if let Some(outcome) = machine.rules().on_cancel.judge(ran) {
+                settle(machine, self.ticket, outcome);
             }
         }
     }
 }
 
-fn settle(cell: &Cell<Chain>, ticket: Ticket, outcome: Outcome) {
-    let rules = cell.rules();
-    if cell.update(|word| Chain::shortcut(word, ticket, outcome, rules)) {
+fn settle(machine: &SharedMachine<Chain>, ticket: Ticket, outcome: Outcome) {
+    let rules = machine.rules();
+    if machine.update(|packed| Chain::record_lock_free(packed, ticket, outcome, rules)) {
         return;
     }
-    let now = cell.now();
+    let now = machine.now();
     let recorded =
-        cell.step(|chain, rules, notes| chain.record(rules, now, ticket, outcome, notes));
-    if recorded == Recorded::Stale && cell.observed() {
-        cell.tell(&Event::LateVerdict {
+        machine.step(|chain, rules, events| chain.record(rules, now, ticket, outcome, events));
+    if recorded == Recorded::Stale && machine.observed() {
+        machine.tell(&Event::LateVerdict {
             name: Some(rules.name(ticket.server)),
             generation: ticket.since.generation(),
             outcome,
@@ -151,16 +156,16 @@ fn settle(cell: &Cell<Chain>, ticket: Ticket, outcome: Outcome) {
     }
 }
 
-impl Drop for Admission {
+impl Drop for CallPermit {
     #[inline]
     fn drop(&mut self) {
-        if self.anchor.is_some() {
+        if self.machine_ref.is_some() {
             self.cancel();
         }
     }
 }
 
-impl fmt::Debug for Admission {
+impl fmt::Debug for CallPermit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Permit")
             .field("generation", &self.ticket.since.generation())
@@ -170,34 +175,34 @@ impl fmt::Debug for Admission {
 }
 
 /// A turn of the primary that passed.
-pub(super) struct Passed(Arc<Anchor<Chain>>);
+pub(super) struct Passed(Arc<MachineRef<Chain>>);
 
 impl Passed {
     /// The name of who served.
     #[inline]
     pub(super) fn name(&self) -> &str {
-        &self.0.cell().rules().primary
+        &self.0.machine().rules().primary
     }
 }
 
 /// An attempt whose verdict is given.
 pub(crate) struct Settled {
-    anchor: Arc<Anchor<Chain>>,
+    machine_ref: Arc<MachineRef<Chain>>,
     server: Server,
 }
 
 impl Settled {
     /// The name of who served.
     pub(super) fn name(&self) -> &str {
-        self.anchor.cell().rules().name(self.server)
+        self.machine_ref.machine().rules().name(self.server)
     }
 
     /// Tells the observers that the turn is over.
     pub(crate) fn tell(&self, outcome: Outcome) {
-        let cell = self.anchor.cell();
-        if cell.observed() {
-            cell.tell(&Event::Served {
-                name: cell.name().map(Name::as_str),
+        let machine = self.machine_ref.machine();
+        if machine.observed() {
+            machine.tell(&Event::Served {
+                name: machine.name().map(Name::as_str),
                 by: self.name(),
                 outcome,
             });
@@ -206,9 +211,9 @@ impl Settled {
 
     /// The next live entry, and its ticket.
     pub(super) fn go_on(&self) -> Option<(usize, Ticket)> {
-        let cell = self.anchor.cell();
-        let now = cell.now();
-        let ticket = cell.look(|chain, _, rules| chain.go_on(rules, now, self.server))?;
+        let machine = self.machine_ref.machine();
+        let now = machine.now();
+        let ticket = machine.read(|chain, _, rules| chain.go_on(rules, now, self.server))?;
         match ticket.server {
             Server::Entry(entry) => Some((entry, ticket)),
             Server::Primary(_) => None,
@@ -216,20 +221,20 @@ impl Settled {
     }
 
     pub(super) fn name_of(&self, ticket: Ticket) -> &str {
-        self.anchor.cell().rules().name(ticket.server)
+        self.machine_ref.machine().rules().name(ticket.server)
     }
 
     /// A permit for the attempt after this.
-    pub(super) fn admit(self, ticket: Ticket) -> Admission {
-        Admission::new(self.anchor, ticket)
+    pub(super) fn admit(self, ticket: Ticket) -> CallPermit {
+        CallPermit::new(self.machine_ref, ticket)
     }
 
     /// Tells the observers that the turn goes on.
     pub(super) fn tell_moved_on(&self, to: Ticket) {
-        let cell = self.anchor.cell();
-        if cell.observed() {
-            cell.tell(&Event::MovedOn {
-                name: cell.name().map(Name::as_str),
+        let machine = self.machine_ref.machine();
+        if machine.observed() {
+            machine.tell(&Event::MovedOn {
+                name: machine.name().map(Name::as_str),
                 from: self.name(),
                 to: self.name_of(to),
             });

@@ -9,10 +9,11 @@ use super::backends::{Backends, NoBackups, Once, Replay, Served, Spare};
 use super::chain::{Readied, Server};
 use super::future::{Policies, ResponseFuture, failing_if_unwound};
 use super::gate::Gate;
-use super::permit::Admission;
-use crate::judge::{Head, Judge};
-use crate::outcome::{Classify, RefusalsAsFailures};
-use crate::refusal::{AsBoxError, Denied, Refuse};
+use super::permit::CallPermit;
+use crate::machinery::denied::Denied;
+use crate::machinery::judge::{Head, Judge};
+use crate::vocabulary::{AsBoxError, Refuse};
+use crate::vocabulary::{Classify, RefusalsAsFailures};
 
 /// A model with a chain of backups.
 ///
@@ -112,7 +113,7 @@ where
     #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         let mut polled = None;
-        if self.gate.lets_all_through() {
+        if self.gate.admits_all() {
             let primary = self.primary.poll_ready(cx);
             if let Poll::Ready(Ok(())) = primary {
                 self.ready = Readiness::Ready(Readied::Primary);
@@ -120,19 +121,19 @@ where
             }
             polled = Some(primary);
         }
-        self.poll_closely(polled, cx).map_err(R::convert)
+        self.poll_slow(polled, cx).map_err(R::convert)
     }
 
     #[inline]
     fn call(&mut self, req: Req) -> Self::Future {
         if self.ready == Readiness::Ready(Readied::Primary) {
-            if let Some(admission) = self.gate.begin_at_once() {
+            if let Some(permit) = self.gate.begin_at_once() {
                 self.ready = Readiness::Unknown;
                 let spare = self.replay.spare(&self.primary, &self.backends, &req);
-                return self.run(req, admission, spare);
+                return self.run(req, permit, spare);
             }
         }
-        self.call_closely(req)
+        self.call_slow(req)
     }
 }
 
@@ -143,7 +144,7 @@ impl<S, K, C, R, V, Q, J> Fallback<S, K, C, R, V, Q, J> {
     fn run<Req, G, B, T, P>(
         &mut self,
         mut req: Req,
-        mut admission: Admission,
+        mut permit: CallPermit,
         spare: P,
     ) -> ResponseFuture<S::Future, G, B, Policies<C, V, P, J>, R, Req, T>
     where
@@ -153,11 +154,11 @@ impl<S, K, C, R, V, Q, J> Fallback<S, K, C, R, V, Q, J> {
         V: Clone,
         J: Clone,
     {
-        if let Some(name) = admission.name() {
+        if let Some(name) = permit.name() {
             self.backends.address(&mut req, name);
         }
-        let future = failing_if_unwound(&mut admission, || self.primary.call(req));
-        ResponseFuture::primary(future, admission, self.policies(spare))
+        let future = failing_if_unwound(&mut permit, || self.primary.call(req));
+        ResponseFuture::primary(future, permit, self.policies(spare))
     }
 
     #[inline]
@@ -177,7 +178,7 @@ impl<S, K, C, R, V, Q, J> Fallback<S, K, C, R, V, Q, J> {
 
     /// The gate, and the call of whoever it sends the turn to.
     #[inline(never)]
-    fn call_closely<Req>(&mut self, mut req: Req) -> <Self as Service<Req>>::Future
+    fn call_slow<Req>(&mut self, mut req: Req) -> <Self as Service<Req>>::Future
     where
         S: Service<Req>,
         K: Backends<S, Req>,
@@ -196,13 +197,13 @@ impl<S, K, C, R, V, Q, J> Fallback<S, K, C, R, V, Q, J> {
         let admitted = match readied {
             Some(readied) => self.gate.begin(readied),
             // Asked all the same, so that it says why, and a lease that is over is noticed.
-            None => self.gate.begin(Readied::Nothing).and_then(|admission| {
-                admission.discard();
+            None => self.gate.begin(Readied::Nothing).and_then(|permit| {
+                permit.discard();
                 Err(Denied::NOT_READY)
             }),
         };
-        let mut admission = match admitted {
-            Ok(admission) => admission,
+        let mut permit = match admitted {
+            Ok(permit) => permit,
             Err(denied) => {
                 let refusal = self.gate.refuse(denied);
                 let answer = self.refuse.refuse(req, refusal);
@@ -211,29 +212,29 @@ impl<S, K, C, R, V, Q, J> Fallback<S, K, C, R, V, Q, J> {
             }
         };
         let spare = self.replay.spare(&self.primary, &self.backends, &req);
-        let Server::Entry(entry) = admission.server() else {
-            return self.run(req, admission, spare);
+        let Server::Entry(entry) = permit.server() else {
+            return self.run(req, permit, spare);
         };
         if readied != Some(Readied::Entry(entry)) {
             // The primary was readied, and may no longer be called.
             let Some(backup) = self.backends.fresh(entry) else {
-                return self.run(req, admission, spare);
+                return self.run(req, permit, spare);
             };
-            if let Some(name) = admission.name() {
+            if let Some(name) = permit.name() {
                 self.backends.address(&mut req, name);
             }
-            return ResponseFuture::readying(backup, req, admission, self.policies(spare));
+            return ResponseFuture::readying(backup, req, permit, self.policies(spare));
         }
         let Some(backup) = self.backends.backup(entry) else {
-            return self.run(req, admission, spare);
+            return self.run(req, permit, spare);
         };
-        let future = failing_if_unwound(&mut admission, || backup.call(req));
-        ResponseFuture::backup(future, admission, self.policies(spare))
+        let future = failing_if_unwound(&mut permit, || backup.call(req));
+        ResponseFuture::backup(future, permit, self.policies(spare))
     }
 
     /// Asks who would serve, and polls that service; `primary` is what it said if it was polled already.
     #[inline(never)]
-    fn poll_closely<Req>(
+    fn poll_slow<Req>(
         &mut self,
         mut primary: Option<Poll<Result<(), S::Error>>>,
         cx: &mut Context<'_>,

@@ -8,7 +8,7 @@ use http_body::Frame;
 use super::code::Code;
 use super::hints;
 use crate::http::Inspect;
-use crate::outcome::{Classify, ErrorsAsFailures, Failure, Outcome, RefusalsAsFailures};
+use crate::vocabulary::{Classify, ErrorsAsFailures, Failure, Outcome, RefusalsAsFailures};
 
 pub(super) const STATUS: &str = "grpc-status";
 

@@ -9,7 +9,7 @@ use http::{HeaderValue, Response};
 use super::code::Code;
 use super::codes::STATUS;
 use super::hints::PUSHBACK;
-use crate::refusal::{Refusal, Refuse};
+use crate::vocabulary::{Refusal, Refuse};
 
 /// The refusal policy of a gRPC service: a refused call is answered as `UNAVAILABLE`, with the refusal's text as the message.
 ///
@@ -117,7 +117,7 @@ fn millis(wait: Duration) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::refusal::Reason;
+    use crate::vocabulary::Reason;
 
     #[test]
     fn a_message_is_percent_encoded_as_the_specification_asks() {

@@ -11,9 +11,9 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use super::inspect::Inspect;
-use crate::judge::{Judge, Permit};
-use crate::outcome::{Failure, Outcome};
-use crate::unwind::unless_unwound;
+use crate::machinery::judge::{Judge, Permit};
+use crate::machinery::unwind::on_unwind;
+use crate::vocabulary::{Failure, Outcome};
 
 /// Judges a call at the end of its response's body, for `judge` of any of the layers.
 ///
@@ -345,7 +345,7 @@ impl<B, I> Watch<B, I> {
     #[inline]
     fn failing_if_unwound<T>(&mut self, f: impl FnOnce() -> T) -> T {
         let failed = |watch: &mut Self| watch.record(Failure::transient().into());
-        unless_unwound(self, failed, f)
+        on_unwind(self, failed, f)
     }
 
     /// Runs code of who inspects. Should it unwind, the call is a cancelled one now, and not when the body is dropped.
@@ -371,8 +371,8 @@ impl Permit {
     #[inline]
     fn renew(&self) {
         match self {
-            Permit::Circuit(admission) => admission.renew(),
-            Permit::Chain(admission) => admission.renew(),
+            Permit::Circuit(permit) => permit.renew(),
+            Permit::Chain(permit) => permit.renew(),
             Permit::Fence(..) => {}
         }
     }

@@ -3,7 +3,7 @@
 use http_body::Frame;
 
 use super::inspect::Inspect;
-use crate::outcome::{Failure, Outcome};
+use crate::vocabulary::{Failure, Outcome};
 
 /// Finds the first error inside a stream of events whose status was a success, for [`EndOfBody::inspect`](super::EndOfBody::inspect). It is then a
 /// transient failure at once; what follows passes as it is.

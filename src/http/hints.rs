@@ -40,7 +40,7 @@ pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     })
     .or_else(|| {
         longest(headers, RETRY_AFTER.as_str(), |text| {
-            amount(text, SECOND).map_or_else(|| until(text, headers), hint)
+            amount(text, SECOND).map_or_else(|| deadline(text, headers), hint)
         })
     })
 }
@@ -99,7 +99,7 @@ fn text(value: &HeaderValue) -> Option<&str> {
 }
 
 /// How long it is until a date, on the server's own clock if it sent it along.
-fn until(date: &str, headers: &HeaderMap) -> Option<Duration> {
+fn deadline(date: &str, headers: &HeaderMap) -> Option<Duration> {
     let date = httpdate::parse_http_date(date).ok()?;
     let now = headers
         .get(DATE)

@@ -3,7 +3,7 @@
 use http::{HeaderMap, StatusCode};
 use http_body::Frame;
 
-use crate::outcome::Outcome;
+use crate::vocabulary::Outcome;
 
 /// Looks at a response's body as it passes, for [`EndOfBody::inspect`](super::EndOfBody::inspect): each response gets a clone.
 ///

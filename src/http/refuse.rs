@@ -5,7 +5,7 @@ use std::fmt::{self, Write as _};
 use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 
-use crate::refusal::{Refusal, Refuse};
+use crate::vocabulary::{Refusal, Refuse};
 
 /// Answers refused calls with a response: `503`, with `Retry-After` where the time is known.
 ///
@@ -73,7 +73,7 @@ use crate::refusal::{Refusal, Refuse};
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug)]
-#[must_use = "a policy decides nothing until a layer is given it"]
+#[must_use = "a policy decides nothing deadline a layer is given it"]
 pub struct SoftRefusal {
     status: StatusCode,
     form: Form,
@@ -264,7 +264,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::refusal::Reason;
+    use crate::vocabulary::Reason;
 
     fn open(name: Option<&str>, left: Option<Duration>) -> Refusal {
         let name = name.map(|name| Cow::Owned::<str>(name.to_owned()).into());

@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::{HeaderMap, Response, StatusCode};
 
 use super::hints::{rate_limit_reset, retry_after};
-use crate::outcome::{
+use crate::vocabulary::{
     Classify, ErrorsAsFailures, Failure, FailureKind, Outcome, RefusalsAsFailures,
 };
 
@@ -57,7 +57,7 @@ use crate::outcome::{
 /// # let _ = (tool, model);
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "a classifier decides nothing until a layer is given it"]
+#[must_use = "a classifier decides nothing deadline a layer is given it"]
 pub struct StatusClassifier<E = ErrorsAsFailures> {
     preset: Preset,
     /// The later ones win.
@@ -282,7 +282,7 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::refusal::{Reason, Refusal};
+    use crate::vocabulary::{Reason, Refusal};
     use crate::{BoxError, Outcome::Neutral, Outcome::Success};
 
     const TRANSIENT: Outcome = Outcome::Failure(Failure::transient());

@@ -9,11 +9,11 @@ use std::task::{Context, Poll, ready};
 use pin_project_lite::pin_project;
 
 use super::digest::Answers;
-use super::permit::Admission;
-use crate::judge::{Head, Judge, Permit};
-use crate::outcome::{Classify, Outcome};
-use crate::refusal::Refuse;
-use crate::unwind::unless_unwound;
+use super::permit::CallPermit;
+use crate::machinery::judge::{Head, Judge, Permit};
+use crate::machinery::unwind::on_unwind;
+use crate::vocabulary::Refuse;
+use crate::vocabulary::{Classify, Outcome};
 
 pin_project! {
     /// Response future of [`Tripwire`](super::Tripwire).
@@ -40,7 +40,7 @@ pin_project! {
             #[pin]
             future: F,
             // Dropped without a verdict, it gives the one of a cancelled call.
-            admission: Admission,
+            permit: CallPermit,
             policies: P,
         },
         Refused {
@@ -59,10 +59,10 @@ pub(super) struct Policies<C, A, J> {
 
 impl<F, C, A, R, Req, T, J> ResponseFuture<F, C, A, R, Req, T, J> {
     #[inline]
-    pub(super) fn called(future: F, admission: Admission, policies: Policies<C, A, J>) -> Self {
+    pub(super) fn called(future: F, permit: CallPermit, policies: Policies<C, A, J>) -> Self {
         Self::of(State::Called {
             future,
-            admission,
+            permit,
             policies,
         })
     }
@@ -99,7 +99,7 @@ where
         match state.as_mut().project() {
             StateProj::Called {
                 future,
-                admission,
+                permit,
                 policies,
             } => {
                 let Policies {
@@ -107,10 +107,10 @@ where
                     answers,
                     judge,
                 } = policies;
-                let result = ready!(unless_unwound(admission, Admission::fail, || future.poll(cx)));
-                if admission.is_guarded() {
+                let result = ready!(on_unwind(permit, CallPermit::fail, || future.poll(cx)));
+                if permit.is_guarded() {
                     // If the classifier panics, the call is a cancelled one now, and not when the future is dropped.
-                    let (outcome, answer) = unless_unwound(admission, Admission::cancel, || {
+                    let (outcome, answer) = on_unwind(permit, CallPermit::cancel, || {
                         let outcome = classify.classify(result.as_ref());
                         // A failure is never progress, so what it answered does not matter.
                         let answer = match (outcome, &result) {
@@ -121,11 +121,11 @@ where
                     });
                     if !J::AT_HEAD && outcome == Outcome::Success {
                         if let Ok(response) = result {
-                            let permit = Permit::Fence(admission.take(), answer);
+                            let permit = Permit::Fence(permit.take(), answer);
                             return Poll::Ready(Ok(judge.hold(response, permit)));
                         }
                     }
-                    admission.record(outcome, answer);
+                    permit.record(outcome, answer);
                 }
                 let result = result.map(|response| judge.pass(response));
                 Poll::Ready(result.map_err(R::convert))
@@ -145,9 +145,9 @@ impl<F: fmt::Debug, C, A, R, Req, T, J> fmt::Debug for ResponseFuture<F, C, A, R
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("ResponseFuture");
         match &self.state {
-            State::Called {
-                future, admission, ..
-            } => debug.field("future", future).field("permit", admission),
+            State::Called { future, permit, .. } => {
+                debug.field("future", future).field("permit", permit)
+            }
             State::Refused { .. } | State::Answered => debug.field("refused", &true),
         };
         debug.finish_non_exhaustive()

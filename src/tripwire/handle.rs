@@ -5,14 +5,14 @@ use std::fmt;
 use std::hash::Hash;
 
 use super::fence::{Fence, TripwireSnapshot};
-use super::gate::{self, FenceAnchor, Sessions};
+use super::gate::{self, FenceRef, Sessions};
 use super::reader::{Read, Reader};
-use crate::cell::{Cell, Retired};
-use crate::event::State;
-use crate::keyed::Select;
-use crate::machine::Machine;
-use crate::refusal::Reason;
-use crate::sync::Arc;
+use crate::machinery::keyed::ExtractKey;
+use crate::machinery::machine::Machine;
+use crate::machinery::shared_machine::{Retired, SharedMachine};
+use crate::machinery::sync::Arc;
+use crate::vocabulary::Reason;
+use crate::vocabulary::State;
 
 /// A handle on the fence of a [`TripwireLayer`](super::TripwireLayer): to look at the run, to give it more turns, and to begin another.
 ///
@@ -32,20 +32,20 @@ use crate::sync::Arc;
 /// ```
 #[derive(Clone)]
 pub struct TripwireHandle<Q = Reader> {
-    anchor: FenceAnchor,
+    machine_ref: FenceRef,
     reader: Q,
 }
 
 impl<Q> TripwireHandle<Q> {
-    pub(super) fn new(anchor: &FenceAnchor, reader: Q) -> Self {
+    pub(super) fn new(machine_ref: &FenceRef, reader: Q) -> Self {
         Self {
-            anchor: Arc::clone(anchor),
+            machine_ref: Arc::clone(machine_ref),
             reader,
         }
     }
 
-    fn cell(&self) -> &Cell<Fence> {
-        self.anchor.cell()
+    fn machine(&self) -> &SharedMachine<Fence> {
+        self.machine_ref.machine()
     }
 
     /// The oracle: whether this call would be let through now. It changes nothing, however often it is asked.
@@ -55,13 +55,13 @@ impl<Q> TripwireHandle<Q> {
     where
         Q: Read<Req>,
     {
-        gate::would_allow(self.cell(), &self.reader.read(req))
+        gate::would_allow(self.machine(), &self.reader.read(req))
     }
 
     /// The same handle without [`would_allow`](Self::would_allow), of a type that can be named whatever closures the layer was given.
     #[must_use]
     pub fn without_requests(&self) -> TripwireHandle<()> {
-        TripwireHandle::new(&self.anchor, ())
+        TripwireHandle::new(&self.machine_ref, ())
     }
 
     /// The state as it is now: a run whose time is over has opened the fence, noticed or not.
@@ -85,54 +85,54 @@ impl<Q> TripwireHandle<Q> {
     /// The run as it is now.
     #[must_use]
     pub fn snapshot(&self) -> TripwireSnapshot {
-        snapshot(self.cell())
+        snapshot(self.machine())
     }
 
     /// Gives the run `turns` more. After a trip by `max_turns` the fence is closed again, its streaks kept.
     pub fn extend(&self, turns: u32) {
         // A fence outside a store is never evicted.
-        let _ = extend(self.cell(), turns);
+        let _ = extend(self.machine(), turns);
     }
 
     /// Begins a new run, in every state. Results of calls that are in flight are stale.
     pub fn reset(&self) {
-        reset(self.cell());
+        reset(self.machine());
     }
 }
 
 impl<Q> fmt::Debug for TripwireHandle<Q> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TripwireHandle")
-            .field("fence", &self.anchor)
+            .field("fence", &self.machine_ref)
             .finish_non_exhaustive()
     }
 }
 
-fn snapshot(cell: &Cell<Fence>) -> TripwireSnapshot {
-    let now = gate::now_in(cell);
-    cell.look(|fence, word, rules| fence.snapshot(word, rules, now))
+fn snapshot(machine: &SharedMachine<Fence>) -> TripwireSnapshot {
+    let now = gate::now_in(machine);
+    machine.read(|fence, packed, rules| fence.snapshot(packed, rules, now))
 }
 
-fn extend(cell: &Cell<Fence>, turns: u32) -> Result<(), Retired> {
-    cell.step_unless_retired(|fence, _, notes| fence.extend(turns, notes))
+fn extend(machine: &SharedMachine<Fence>, turns: u32) -> Result<(), Retired> {
+    machine.step_unless_retired(|fence, _, events| fence.extend(turns, events))
 }
 
-fn reset(cell: &Cell<Fence>) {
-    cell.step(Fence::reset);
+fn reset(machine: &SharedMachine<Fence>) {
+    machine.step(Fence::reset);
 }
 
 /// A handle on the fences of a layer with one per session. Everything is asked with the session's id; questions make no fence.
 pub struct KeyedTripwireHandle<K, S, Q = Reader> {
     sessions: Arc<Sessions<K>>,
-    select: S,
+    extract: S,
     reader: Q,
 }
 
 impl<K, S, Q> KeyedTripwireHandle<K, S, Q> {
-    pub(super) fn new(sessions: &Arc<Sessions<K>>, select: S, reader: Q) -> Self {
+    pub(super) fn new(sessions: &Arc<Sessions<K>>, extract: S, reader: Q) -> Self {
         Self {
             sessions: Arc::clone(sessions),
-            select,
+            extract,
             reader,
         }
     }
@@ -144,17 +144,17 @@ impl<K: Hash + Eq + Clone, S, Q> KeyedTripwireHandle<K, S, Q> {
     #[allow(private_bounds)] // What reads requests is ours.
     pub fn would_allow<Req>(&self, req: &Req) -> bool
     where
-        S: Select<K, Req>,
+        S: ExtractKey<K, Req>,
         Q: Read<Req>,
     {
-        let asked = self.reader.read(req);
+        let facts = self.reader.read(req);
         let store = self.sessions.store();
         let seen = self
-            .select
-            .look(store, req, |cell| gate::would_allow(cell, &asked));
+            .extract
+            .read(store, req, |machine| gate::would_allow(machine, &facts));
         seen.unwrap_or_else(|| {
             let rules = self.sessions.rules();
-            rules.observe_only || Fence::new(rules).would_allow(rules, self.sessions.now(), &asked)
+            rules.observe_only || Fence::new(rules).would_allow(rules, self.sessions.now(), &facts)
         })
     }
 
@@ -201,12 +201,12 @@ impl<K: Hash + Eq + Clone, S, Q> KeyedTripwireHandle<K, S, Q> {
         K: Borrow<B>,
         B: Hash + Eq + ?Sized,
     {
-        if let Some(seen) = self.sessions.store().look(session, snapshot) {
+        if let Some(seen) = self.sessions.store().read(session, snapshot) {
             return seen;
         }
         let rules = self.sessions.rules();
         let fence = Fence::new(rules);
-        fence.snapshot(fence.word(), rules, self.sessions.now())
+        fence.snapshot(fence.packed(), rules, self.sessions.now())
     }
 
     /// Gives the session `turns` more. Its fence is made if need be. Answers `false` if it could not be, because every fence in the
@@ -217,9 +217,11 @@ impl<K: Hash + Eq + Clone, S, Q> KeyedTripwireHandle<K, S, Q> {
         B: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
         let found = self.sessions.store().get(session);
-        let extended = self
-            .sessions
-            .ask(found, || session.to_owned(), |cell| extend(cell, turns));
+        let extended = self.sessions.ask(
+            found,
+            || session.to_owned(),
+            |machine| extend(machine, turns),
+        );
         extended.is_ok()
     }
 
@@ -230,8 +232,8 @@ impl<K: Hash + Eq + Clone, S, Q> KeyedTripwireHandle<K, S, Q> {
         B: Hash + Eq + ?Sized,
     {
         // A look-up like a call's, so that the store learns that the fence may have become clean.
-        if let Some(anchor) = self.sessions.store().get(session) {
-            reset(anchor.cell());
+        if let Some(machine_ref) = self.sessions.store().get(session) {
+            reset(machine_ref.machine());
         }
     }
 
@@ -254,7 +256,7 @@ impl<K: Hash + Eq + Clone, S, Q> KeyedTripwireHandle<K, S, Q> {
 
 impl<K, S: Clone, Q: Clone> Clone for KeyedTripwireHandle<K, S, Q> {
     fn clone(&self) -> Self {
-        Self::new(&self.sessions, self.select.clone(), self.reader.clone())
+        Self::new(&self.sessions, self.extract.clone(), self.reader.clone())
     }
 }
 

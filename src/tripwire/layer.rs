@@ -14,14 +14,15 @@ use super::gate::{One, PerSession, Renew, Sessions};
 use super::handle::{KeyedTripwireHandle, TripwireHandle};
 use super::reader::{Limit, Reader};
 use super::service::Tripwire;
-use crate::cell::Shared;
-use crate::clock::Clock;
-use crate::event::{Observe, Observers};
-use crate::judge::Head;
-use crate::keyed::{Borrowed, Owned};
-use crate::outcome::ErrorsAsFailures;
-use crate::refusal::{AsBoxError, Name, RefuseWith};
-use crate::sync::Arc;
+use crate::machinery::clock::Clock;
+use crate::machinery::judge::Head;
+use crate::machinery::keyed::{Borrowed, Owned};
+use crate::machinery::observers::Observers;
+use crate::machinery::shared_machine::Environment;
+use crate::machinery::sync::Arc;
+use crate::vocabulary::ErrorsAsFailures;
+use crate::vocabulary::Observe;
+use crate::vocabulary::{AsBoxError, Name, RefuseWith};
 
 /// Puts a fence around an agent's loop: one for one run, or one per session.
 ///
@@ -30,7 +31,7 @@ use crate::sync::Arc;
 /// layer state of its own. So set first, and take services and the [`handle`](Self::handle) last.
 ///
 /// See the [module documentation](super) for what the fence does.
-#[must_use = "a layer does nothing until it is given a service"]
+#[must_use = "a layer does nothing deadline it is given a service"]
 pub struct TripwireLayer<
     C = ErrorsAsFailures,
     R = AsBoxError,
@@ -50,7 +51,7 @@ pub struct TripwireLayer<
 
 #[derive(Clone)]
 struct Settings {
-    shared: Shared<Rules>,
+    environment: Environment<Rules>,
     name: Option<Name>,
 }
 
@@ -58,7 +59,7 @@ impl TripwireLayer {
     /// One fence with the default settings: 8 turns, 3 identical calls in a row, 3 errors in a row, and a cooldown of 4 refused calls.
     pub fn new() -> Self {
         let settings = Settings {
-            shared: Shared {
+            environment: Environment {
                 rules: Rules::default(),
                 clock: Clock::start(),
                 observers: Observers::default(),
@@ -66,7 +67,7 @@ impl TripwireLayer {
             name: None,
         };
         Self {
-            gate: One::made(&Arc::new(settings.shared.clone()), None),
+            gate: One::made(&Arc::new(settings.environment.clone()), None),
             settings,
             reader: Reader::default(),
             classify: ErrorsAsFailures,
@@ -210,7 +211,7 @@ impl<C, R, G: Renew, Q, A, J> TripwireLayer<C, R, G, Q, A, J> {
 
     /// Adds an observer: a closure over `&Event<'_>`, or a type of the trait. Several may be added.
     pub fn observe(self, observer: impl Observe + Send + Sync + 'static) -> Self {
-        self.set(|settings| settings.shared.observers.add(StdArc::new(observer)))
+        self.set(|settings| settings.environment.observers.add(StdArc::new(observer)))
     }
 
     /// Decides which results are errors: a closure over `Result<&Response, &Error>`, or a type of [`Classify`](crate::Classify). It is
@@ -310,7 +311,7 @@ impl<C, R, G: Renew, Q, A, J> TripwireLayer<C, R, G, Q, A, J> {
     }
 
     fn set_rules(self, f: impl FnOnce(&mut Rules)) -> Self {
-        self.set(|settings| f(&mut settings.shared.rules))
+        self.set(|settings| f(&mut settings.environment.rules))
     }
 
     fn set(mut self, f: impl FnOnce(&mut Settings)) -> Self {
@@ -371,7 +372,7 @@ impl<C, R, G: Renew, A, D, T, L, N, J> TripwireLayer<C, R, G, Reader<D, T, L, N>
         F: Fn(&Req) -> V,
         V: Hash,
     {
-        self.settings.shared.rules.by_turn = true;
+        self.settings.environment.rules.by_turn = true;
         self.read_by(|reader| Reader {
             digest: reader.digest,
             turn,
@@ -439,7 +440,7 @@ impl<C, R, G: Renew, A, D, T, L, N, J> TripwireLayer<C, R, G, Reader<D, T, L, N>
 
 impl Settings {
     fn renew<G: Renew>(&self, gate: G) -> G {
-        gate.renew(&Arc::new(self.shared.clone()), self.name.as_ref())
+        gate.renew(&Arc::new(self.environment.clone()), self.name.as_ref())
     }
 }
 
@@ -516,17 +517,17 @@ impl<C, R, Q, A, J> TripwireLayer<C, R, One, Q, A, J> {
 
     fn with_sessions<K: Hash + Eq + Clone, S>(
         self,
-        select: S,
+        extract: S,
         capacity: usize,
         name_of: Option<fn(&K) -> Name>,
     ) -> TripwireLayer<C, R, PerSession<K, S>, Q, A, J> {
         assert!(capacity > 0, "`capacity` must be at least 1, not 0");
-        let shared = Arc::new(self.settings.shared.clone());
+        let environment = Arc::new(self.settings.environment.clone());
         let name = self.settings.name.clone();
-        let sessions = Sessions::new(capacity, name_of, shared, name, ());
+        let sessions = Sessions::new(capacity, name_of, environment, name, ());
         TripwireLayer {
             settings: self.settings,
-            gate: PerSession::new(sessions, select),
+            gate: PerSession::new(sessions, extract),
             reader: self.reader,
             classify: self.classify,
             refuse: self.refuse,
@@ -541,7 +542,7 @@ impl<C, R, Q, A, J> TripwireLayer<C, R, One, Q, A, J> {
     where
         Q: Clone,
     {
-        TripwireHandle::new(self.gate.anchor(), self.reader.clone())
+        TripwireHandle::new(self.gate.machine_ref(), self.reader.clone())
     }
 }
 
@@ -555,7 +556,7 @@ impl<C, R, K, S, Q, A, J> TripwireLayer<C, R, PerSession<K, S>, Q, A, J> {
     {
         KeyedTripwireHandle::new(
             self.gate.sessions(),
-            self.gate.select().clone(),
+            self.gate.extract().clone(),
             self.reader.clone(),
         )
     }
@@ -614,7 +615,7 @@ impl<C, R, G: fmt::Debug, Q, A, J> fmt::Debug for TripwireLayer<C, R, G, Q, A, J
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TripwireLayer")
             .field("name", &self.settings.name)
-            .field("rules", &self.settings.shared.rules)
+            .field("rules", &self.settings.environment.rules)
             .field("gate", &self.gate)
             .finish_non_exhaustive()
     }
@@ -624,7 +625,7 @@ impl<C, R, G: fmt::Debug, Q, A, J> fmt::Debug for TripwireLayer<C, R, G, Q, A, J
 mod tests {
     use super::*;
     use crate::BoxError;
-    use crate::clock::reads;
+    use crate::machinery::clock::reads;
     use std::future::{Ready, ready};
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};

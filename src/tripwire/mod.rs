@@ -150,8 +150,6 @@ mod fence;
 pub mod future;
 mod gate;
 mod handle;
-#[cfg(feature = "json")]
-mod json;
 mod layer;
 /// The interleaving models; see `tests/loom`.
 #[cfg(tower_breaker_loom)]
@@ -162,15 +160,15 @@ mod permit;
 mod reader;
 mod service;
 
+#[cfg(feature = "json")]
+#[cfg_attr(docsrs, doc(cfg(feature = "json")))]
+pub use self::digest::JsonDigest;
 pub use self::digest::{Digest, Digester, HashDigest, SameResult};
 pub use self::fence::TripwireSnapshot;
 pub use self::gate::{One, PerSession};
 pub use self::handle::{KeyedTripwireHandle, TripwireHandle};
-#[cfg(feature = "json")]
-#[cfg_attr(docsrs, doc(cfg(feature = "json")))]
-pub use self::json::JsonDigest;
 pub use self::layer::TripwireLayer;
-pub(crate) use self::permit::Admission;
+pub(crate) use self::permit::CallPermit;
 pub use self::reader::{Limit, Reader};
 pub use self::service::Tripwire;
-pub use crate::keyed::{Borrowed, Owned};
+pub use crate::machinery::keyed::{Borrowed, Owned};

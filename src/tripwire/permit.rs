@@ -5,33 +5,33 @@ use std::mem;
 
 use super::digest::Digest;
 use super::fence::{Fence, Role, Ticket};
-use crate::cell::Anchor;
-use crate::event::Event;
-use crate::outcome::{Failure, Outcome};
-use crate::refusal::Name;
-use crate::sync::Arc;
+use crate::machinery::shared_machine::MachineRef;
+use crate::machinery::sync::Arc;
+use crate::vocabulary::Event;
+use crate::vocabulary::Name;
+use crate::vocabulary::{Failure, Outcome};
 
 /// The permit inside a future or a body of ours. Dropped without a verdict it is a cancelled call: its turn stays spent, and if it was the probe,
 /// the fence opens again.
 ///
 /// It is empty, and records nothing, once its verdict is given, and for a call that runs unguarded.
-pub struct Admission {
-    anchor: Option<Arc<Anchor<Fence>>>,
+pub struct CallPermit {
+    machine_ref: Option<Arc<MachineRef<Fence>>>,
     ticket: Ticket,
 }
 
-impl Admission {
+impl CallPermit {
     #[inline]
-    pub(super) fn new(anchor: Arc<Anchor<Fence>>, ticket: Ticket) -> Self {
+    pub(super) fn new(machine_ref: Arc<MachineRef<Fence>>, ticket: Ticket) -> Self {
         Self {
-            anchor: Some(anchor),
+            machine_ref: Some(machine_ref),
             ticket,
         }
     }
 
     pub(super) fn none() -> Self {
         Self {
-            anchor: None,
+            machine_ref: None,
             ticket: Ticket {
                 generation: 0,
                 number: 0,
@@ -48,35 +48,35 @@ impl Admission {
     /// Whether a verdict would be recorded.
     #[inline]
     pub(super) fn is_guarded(&self) -> bool {
-        self.anchor.is_some()
+        self.machine_ref.is_some()
     }
 
     /// Gives the verdict, once; and for a success what it answered, where answers are compared.
     #[allow(clippy::inline_always)] // A future's `poll` is the one place that matters, and there it is most of the code.
     #[inline(always)]
     pub(crate) fn record(&mut self, outcome: Outcome, answer: Option<Digest>) {
-        let Some(anchor) = self.anchor.take() else {
+        let Some(machine_ref) = self.machine_ref.take() else {
             return;
         };
-        let word = anchor.cell().word();
-        if answer.is_some() || !Fence::is_settled(word, self.ticket.generation, outcome) {
-            settle(anchor, self.ticket, outcome, answer);
+        let packed = machine_ref.machine().packed();
+        if answer.is_some() || !Fence::is_settled(packed, self.ticket.generation, outcome) {
+            settle(machine_ref, self.ticket, outcome, answer);
         }
     }
 
     /// The verdict of a call that panicked.
     #[inline]
     pub(super) fn fail(&mut self) {
-        if let Some(anchor) = self.anchor.take() {
-            settle(anchor, self.ticket, Failure::transient().into(), None);
+        if let Some(machine_ref) = self.machine_ref.take() {
+            settle(machine_ref, self.ticket, Failure::transient().into(), None);
         }
     }
 
     /// The call was dropped. Nobody learns anything of it, but a probe must not wedge the fence.
     #[inline]
     pub(super) fn cancel(&mut self) {
-        if let Some(anchor) = self.anchor.take() {
-            cancel(anchor, self.ticket);
+        if let Some(machine_ref) = self.machine_ref.take() {
+            cancel(machine_ref, self.ticket);
         }
     }
 }
@@ -88,17 +88,24 @@ impl Admission {
 #[cold]
 #[inline(never)]
 #[allow(clippy::needless_pass_by_value)]
-fn settle(anchor: Arc<Anchor<Fence>>, ticket: Ticket, outcome: Outcome, answer: Option<Digest>) {
-    let cell = anchor.cell();
-    if answer.is_none() && cell.update(|word| Fence::shortcut(word, ticket, outcome, cell.rules()))
+fn settle(
+    machine_ref: Arc<MachineRef<Fence>>,
+    ticket: Ticket,
+    outcome: Outcome,
+    answer: Option<Digest>,
+) {
+    let machine = machine_ref.machine();
+    if answer.is_none()
+        && machine
+            .update(|packed| Fence::record_lock_free(packed, ticket, outcome, machine.rules()))
     {
         return;
     }
     let applied =
-        cell.step(|fence, rules, notes| fence.record(rules, ticket, outcome, answer, notes));
-    if !applied && cell.observed() {
-        cell.tell(&Event::LateVerdict {
-            name: cell.name().map(Name::as_str),
+        machine.step(|fence, rules, events| fence.record(rules, ticket, outcome, answer, events));
+    if !applied && machine.observed() {
+        machine.tell(&Event::LateVerdict {
+            name: machine.name().map(Name::as_str),
             generation: ticket.generation,
             outcome,
         });
@@ -108,25 +115,25 @@ fn settle(anchor: Arc<Anchor<Fence>>, ticket: Ticket, outcome: Outcome, answer: 
 #[cold]
 #[inline(never)]
 #[allow(clippy::needless_pass_by_value)]
-fn cancel(anchor: Arc<Anchor<Fence>>, ticket: Ticket) {
+fn cancel(machine_ref: Arc<MachineRef<Fence>>, ticket: Ticket) {
     if ticket.role == Role::Probe {
-        anchor
-            .cell()
-            .step(|fence, _, notes| fence.lose(ticket, notes));
+        machine_ref
+            .machine()
+            .step(|fence, _, events| fence.lose(ticket, events));
     }
 }
 
-impl Drop for Admission {
+impl Drop for CallPermit {
     #[inline]
     fn drop(&mut self) {
         self.cancel();
     }
 }
 
-impl fmt::Debug for Admission {
+impl fmt::Debug for CallPermit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Permit")
-            .field("guarded", &self.anchor.is_some())
+            .field("guarded", &self.machine_ref.is_some())
             .field("generation", &self.ticket.generation)
             .field("probe", &(self.ticket.role == Role::Probe))
             .finish()

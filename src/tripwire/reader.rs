@@ -4,8 +4,8 @@ use std::fmt;
 use std::hash::Hash;
 
 use super::digest::{Digest, Digester, HashDigest};
-use super::fence::Asked;
-use crate::refusal::Name;
+use super::fence::CallFacts;
+use crate::vocabulary::Name;
 
 /// How one tool is treated; what [`limit_of`](super::TripwireLayer::limit_of) answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl<D, T, L, N> fmt::Debug for Reader<D, T, L, N> {
 
 /// Reads a request.
 pub(super) trait Read<Req> {
-    fn read(&self, req: &Req) -> Asked;
+    fn read(&self, req: &Req) -> CallFacts;
 
     fn name_of(&self, req: &Req) -> Option<Name>;
 }
@@ -66,10 +66,10 @@ where
     N: NameOf<Req>,
 {
     #[inline]
-    fn read(&self, req: &Req) -> Asked {
+    fn read(&self, req: &Req) -> CallFacts {
         let limit = self.limit.limit_of(req);
         let is_exempt = limit.is_some_and(|limit| limit.identical.is_none());
-        Asked {
+        CallFacts {
             digest: if is_exempt {
                 None
             } else {

@@ -8,12 +8,12 @@ use tower_service::Service;
 use super::digest::Answers;
 use super::future::{Policies, ResponseFuture};
 use super::gate::{Gate, One};
-use super::permit::Admission;
+use super::permit::CallPermit;
 use super::reader::{Read, Reader};
-use crate::judge::{Head, Judge};
-use crate::outcome::{Classify, ErrorsAsFailures};
-use crate::refusal::{AsBoxError, Refuse};
-use crate::unwind::unless_unwound;
+use crate::machinery::judge::{Head, Judge};
+use crate::machinery::unwind::on_unwind;
+use crate::vocabulary::{AsBoxError, Refuse};
+use crate::vocabulary::{Classify, ErrorsAsFailures};
 
 /// A service behind a fence, or behind one fence per session.
 ///
@@ -108,15 +108,14 @@ where
     #[inline(always)]
     fn call(&mut self, req: Req) -> Self::Future {
         match self.gate.admit(&self.reader, &req) {
-            Ok(mut admission) => {
-                let future =
-                    unless_unwound(&mut admission, Admission::fail, || self.inner.call(req));
+            Ok(mut permit) => {
+                let future = on_unwind(&mut permit, CallPermit::fail, || self.inner.call(req));
                 let policies = Policies {
                     classify: self.classify.clone(),
                     answers: self.answers.clone(),
                     judge: self.judge.clone(),
                 };
-                ResponseFuture::called(future, admission, policies)
+                ResponseFuture::called(future, permit, policies)
             }
             Err(refusal) => {
                 let answer = self.refuse.refuse(req, refusal);

@@ -4,25 +4,25 @@
 //!
 //! | in | weakened | what fails |
 //! | --- | --- | --- |
-//! | `Cell::enter` | the word is loaded, not marked busy | `failures_without_the_lock_trip_a_fallback_once`, `a_fallbacks_lease_is_renewed_or_over_not_both` |
-//! | `Cell::enter` | what was counted is not taken over | the first of these |
-//! | `Cell::update` | load and store for compare-and-swap | the same |
-//! | `Cell::until` | `Acquire` to `Relaxed`, or no second look at the word | `a_fallbacks_lease_is_renewed_or_over_not_both`, `a_renewal_never_leaks_into_a_fallbacks_next_generation` |
-//! | `Cell::publish` | the moment is stored, not swapped | the same two |
-//! | `Cell::publish` | a moment that has not moved is stored, too | `a_renewal_beside_a_step_of_a_fallback_is_not_lost` |
-//! | `Cell::enter` | the moment is loaded, not read by a write; or that write's `Release` to `Relaxed` | `a_fallbacks_lease_is_renewed_or_over_not_both` |
-//! | `Cell::enter` | a renewed moment is not taken over | the same; `a_renewal_beside_a_step_of_a_fallback_is_not_lost` |
-//! | `Cell::renew` | no second try, or no lock around it; or does not look whether the word is busy | `a_renewal_beside_a_step_of_a_fallback_is_not_lost` |
-//! | `Chain::glance` | does not look whether the word is busy | `one_of_three_turns_is_the_fallbacks_probe`, `turns_beside_the_probe_of_a_spent_fallback_are_refused` |
+//! | `SharedMachine::enter` | the word is loaded, not marked busy | `failures_without_the_lock_trip_a_fallback_once`, `a_fallbacks_lease_is_renewed_or_over_not_both` |
+//! | `SharedMachine::enter` | what was counted is not taken over | the first of these |
+//! | `SharedMachine::update` | load and store for compare-and-swap | the same |
+//! | `SharedMachine::until` | `Acquire` to `Relaxed`, or no second look at the word | `a_fallbacks_lease_is_renewed_or_over_not_both`, `a_renewal_never_leaks_into_a_fallbacks_next_generation` |
+//! | `SharedMachine::publish` | the moment is stored, not swapped | the same two |
+//! | `SharedMachine::publish` | a moment that has not moved is stored, too | `a_renewal_beside_a_step_of_a_fallback_is_not_lost` |
+//! | `SharedMachine::enter` | the moment is loaded, not read by a write; or that write's `Release` to `Relaxed` | `a_fallbacks_lease_is_renewed_or_over_not_both` |
+//! | `SharedMachine::enter` | a renewed moment is not taken over | the same; `a_renewal_beside_a_step_of_a_fallback_is_not_lost` |
+//! | `SharedMachine::renew` | no second try, or no lock around it; or does not look whether the word is busy | `a_renewal_beside_a_step_of_a_fallback_is_not_lost` |
+//! | `Chain::try_acquire_lock_free` | does not look whether the word is busy | `one_of_three_turns_is_the_fallbacks_probe`, `turns_beside_the_probe_of_a_spent_fallback_are_refused` |
 //! | `Chain::begin` | the probe takes no slot | the same two, and all that look at who else serves |
 //! | `Chain::expire` | a lease that ends begins no new generation | `lease_or_verdict_counts_in_a_fallback_not_both` |
 //! | `Chain::record` | a strike is not judged by its epoch | `a_strike_counts_in_the_fallbacks_epoch_it_began_in` |
 //! | `Chain::record` | a budget that is spent wakes nobody | `a_fallback_that_waits_misses_no_change_of_an_entry` |
 //! | `Chain::set_disabled` | wakes nobody | the same; `a_fallback_that_waits_for_a_probe_misses_no_change_of_an_entry` |
-//! | `Cell::step` | the wakers are taken before the word is marked | `a_fallback_that_waits_misses_no_transition` |
+//! | `SharedMachine::step` | the wakers are taken before the word is marked | `a_fallback_that_waits_misses_no_transition` |
 //! | `Fallback::poll_closely` | no second look at who would serve | the same; `a_fallback_that_waits_misses_no_change_of_an_entry` |
 //! | `Fallback::poll_closely` | no second look at who stands in | `a_fallback_that_waits_for_a_probe_misses_no_change_of_an_entry` |
-//! | `Admission::record` | keeps a hold on its anchor | `the_last_permit_of_a_fallback_frees_everything`, and by loom's own count of what is left all that record |
+//! | `CallPermit::record` | keeps a hold on its anchor | `the_last_permit_of_a_fallback_frees_everything`, and by loom's own count of what is left all that record |
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -39,15 +39,17 @@ use super::backends::{Once, Services};
 use super::chain::{Chain, FallbackSnapshot, Readied, Role, Rules, Server, Since, Ticket};
 use super::gate::Gate;
 use super::handle::FallbackHandle;
-use super::permit::Admission;
+use super::permit::CallPermit;
 use super::service::Fallback;
-use crate::cell::{Cell, Shared};
-use crate::clock::{Clock, Moment};
-use crate::event::{Event, FallbackState, Observers, TransitionReason};
-use crate::judge::Head;
-use crate::machine::Machine;
-use crate::outcome::{Failure, Outcome, Recorded, RefusalsAsFailures};
-use crate::refusal::{AsBoxError, Denied, Reason};
+use crate::machinery::clock::{Clock, Timestamp};
+use crate::machinery::denied::Denied;
+use crate::machinery::judge::Head;
+use crate::machinery::machine::Machine;
+use crate::machinery::observers::Observers;
+use crate::machinery::shared_machine::{Environment, SharedMachine};
+use crate::vocabulary::{AsBoxError, Reason};
+use crate::vocabulary::{Event, FallbackState, TransitionReason};
+use crate::vocabulary::{Failure, Outcome, Recorded, RefusalsAsFailures};
 
 /// Every model and its name.
 pub const ALL: &[(&str, fn())] = &[
@@ -109,8 +111,8 @@ fn explore(preemptions: Option<usize>, f: impl Fn() + Sync + Send + 'static) {
 
 const LONG: Duration = Duration::from_secs(1_000_000);
 
-fn at(seconds: u64) -> Moment {
-    Moment::START.after(Duration::from_secs(seconds))
+fn at(seconds: u64) -> Timestamp {
+    Timestamp::START.saturating_add(Duration::from_secs(seconds))
 }
 
 fn failure() -> Outcome {
@@ -139,7 +141,7 @@ fn due(entries: &[&str]) -> Rules {
 }
 
 fn observed(rules: Rules, observers: Observers) -> Gate {
-    Gate::made(Shared {
+    Gate::made(Environment {
         rules,
         clock: Clock::start(),
         observers,
@@ -164,26 +166,33 @@ fn watching(observer: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Observers 
 }
 
 /// A turn of a service whose primary is ready.
-fn primary(gate: &mut Gate) -> Admission {
+fn primary(gate: &mut Gate) -> CallPermit {
     gate.begin(Readied::Primary).unwrap()
 }
 
 /// A turn of a service whose backup `entry` is ready.
-fn backup(gate: &mut Gate, entry: usize) -> Admission {
+fn backup(gate: &mut Gate, entry: usize) -> CallPermit {
     gate.begin(Readied::Entry(entry)).unwrap()
 }
 
-fn begin_at(cell: &Cell<Chain>, now: Moment) -> Result<Ticket, Denied> {
-    cell.step(|chain, rules, notes| chain.begin(rules, now, Readied::Primary, notes))
+fn begin_at(machine: &SharedMachine<Chain>, now: Timestamp) -> Result<Ticket, Denied> {
+    machine.step(|chain, rules, events| chain.begin(rules, now, Readied::Primary, events))
 }
 
-fn record_at(cell: &Cell<Chain>, now: Moment, ticket: Ticket, outcome: Outcome) -> Recorded {
-    cell.step(|chain, rules, notes| chain.record(rules, now, ticket, outcome, notes))
+fn record_at(
+    machine: &SharedMachine<Chain>,
+    now: Timestamp,
+    ticket: Ticket,
+    outcome: Outcome,
+) -> Recorded {
+    machine.step(|chain, rules, events| chain.record(rules, now, ticket, outcome, events))
 }
 
 /// A frame of the probe whose ticket this is.
-fn renew_at(cell: &Cell<Chain>, now: Moment, ticket: Ticket) {
-    cell.renew(|word, until, _| Chain::renewed(word, until, ticket, cell.rules(), now));
+fn renew_at(machine: &SharedMachine<Chain>, now: Timestamp, ticket: Ticket) {
+    machine.renew(|packed, deadline, _| {
+        Chain::renewed(packed, deadline, ticket, machine.rules(), now)
+    });
 }
 
 /// A chain of one backup, whose probe is out from 60 s until 180 s; a bad one trips it again.
@@ -195,17 +204,17 @@ fn probing() -> (Gate, Ticket) {
         max_fail_count: 9,
         ..rules(&["b"])
     });
-    let cell = gate.anchor().cell();
-    let ticket = begin_at(cell, at(0)).unwrap();
-    record_at(cell, at(0), ticket, failure());
-    let probe = begin_at(cell, at(60)).unwrap();
+    let machine = gate.machine_ref().machine();
+    let ticket = begin_at(machine, at(0)).unwrap();
+    record_at(machine, at(0), ticket, failure());
+    let probe = begin_at(machine, at(60)).unwrap();
     assert_eq!(probe.server, Server::Primary(Role::Probe));
     (gate, probe)
 }
 
 fn snapshot(gate: &Gate) -> FallbackSnapshot {
-    let cell = gate.anchor().cell();
-    cell.look(|chain, word, rules| chain.snapshot(word, rules, Moment::START))
+    let machine = gate.machine_ref().machine();
+    machine.read(|chain, packed, rules| chain.snapshot(packed, rules, Timestamp::START))
 }
 
 // ===== turns =====
@@ -217,7 +226,7 @@ fn one_of_three_turns_is_the_fallbacks_probe() {
             [gate.clone(), gate.clone()].map(|mut gate| thread::spawn(move || primary(&mut gate)));
         let mut turns = vec![primary(&mut gate)];
         turns.extend(others.into_iter().map(|other| other.join().unwrap()));
-        let mut servers: Vec<_> = turns.iter().map(Admission::server).collect();
+        let mut servers: Vec<_> = turns.iter().map(CallPermit::server).collect();
         servers.sort_by_key(|server| *server == Server::Entry(0));
         let probe = Server::Primary(Role::Probe);
         assert_eq!(servers, [probe, Server::Entry(0), Server::Entry(0)]);
@@ -284,14 +293,14 @@ fn lease_or_verdict_counts_in_a_fallback_not_both() {
             probe_timeout: Duration::from_secs(120),
             ..rules(&["b"])
         });
-        let cell = gate.anchor().cell();
-        let ticket = begin_at(cell, at(0)).unwrap();
-        record_at(cell, at(0), ticket, failure());
-        let probe = begin_at(cell, at(60)).unwrap();
+        let machine = gate.machine_ref().machine();
+        let ticket = begin_at(machine, at(0)).unwrap();
+        record_at(machine, at(0), ticket, failure());
+        let probe = begin_at(machine, at(60)).unwrap();
         assert_eq!(probe.server, Server::Primary(Role::Probe));
         let other = gate.clone();
-        let late = thread::spawn(move || begin_at(other.anchor().cell(), at(180)).unwrap());
-        let recorded = record_at(cell, at(179), probe, Outcome::Success);
+        let late = thread::spawn(move || begin_at(other.machine_ref().machine(), at(180)).unwrap());
+        let recorded = record_at(machine, at(179), probe, Outcome::Success);
         let late = late.join().unwrap();
         let now = snapshot(&gate);
         let seen = (
@@ -316,22 +325,22 @@ fn a_fallbacks_lease_is_renewed_or_over_not_both() {
     explore(None, || {
         let (gate, probe) = probing();
         let other = gate.clone();
-        let late = thread::spawn(move || begin_at(other.anchor().cell(), at(240)).unwrap());
-        let cell = gate.anchor().cell();
+        let late = thread::spawn(move || begin_at(other.machine_ref().machine(), at(240)).unwrap());
+        let machine = gate.machine_ref().machine();
         // The renewed lease is live when the next turn begins; the old one is over, and so is the cooldown after it.
-        renew_at(cell, at(179), probe);
-        let word = cell.word_before_until();
-        let seen = word.generation() == probe.since.generation()
-            && !word.is_busy()
-            && cell.until(word) == Some(at(299));
+        renew_at(machine, at(179), probe);
+        let packed = machine.packed_before_deadline();
+        let seen = packed.generation() == probe.since.generation()
+            && !packed.is_busy()
+            && machine.deadline(packed) == Some(at(299));
         let late = late.join().unwrap();
-        let recorded = record_at(cell, at(240), probe, Outcome::Success);
+        let recorded = record_at(machine, at(240), probe, Outcome::Success);
         let now = snapshot(&gate);
         if late.server == Server::Primary(Role::Probe) {
             assert!(!seen, "a second probe beside one whose renewal was seen");
             assert_eq!(recorded, Recorded::Stale);
             assert_eq!((now.state, now.trips), (FallbackState::Recovering, 2));
-            assert_eq!(cell.until(cell.word()), Some(at(360)));
+            assert_eq!(machine.deadline(machine.packed()), Some(at(360)));
         } else {
             assert_eq!(late.server, Server::Entry(0));
             assert_eq!(recorded, Recorded::Applied);
@@ -346,58 +355,60 @@ fn a_renewal_beside_a_step_of_a_fallback_is_not_lost() {
             let (gate, probe) = probing();
             let other = gate.clone();
             let other = thread::spawn(move || step(&other));
-            let cell = gate.anchor().cell();
-            renew_at(cell, at(179), probe);
+            let machine = gate.machine_ref().machine();
+            renew_at(machine, at(179), probe);
             other.join().unwrap();
-            assert_eq!(cell.until(cell.word()), Some(at(299)));
-            assert!(begin_at(cell, at(298)).is_ok_and(|turn| turn.server == Server::Entry(0)));
-            let recorded = record_at(cell, at(298), probe, Outcome::Success);
+            assert_eq!(machine.deadline(machine.packed()), Some(at(299)));
+            assert!(begin_at(machine, at(298)).is_ok_and(|turn| turn.server == Server::Entry(0)));
+            let recorded = record_at(machine, at(298), probe, Outcome::Success);
             assert_eq!(recorded, Recorded::Applied);
         });
     };
     // A turn that the backup serves.
-    beside(|gate| assert!(begin_at(gate.anchor().cell(), at(179)).is_ok()));
+    beside(|gate| assert!(begin_at(gate.machine_ref().machine(), at(179)).is_ok()));
     // A strike of an entry, and not its last.
     beside(|gate| {
         let ticket = Ticket {
             since: Since::new(0, 0),
             server: Server::Entry(0),
         };
-        let recorded = record_at(gate.anchor().cell(), at(179), ticket, failure());
+        let recorded = record_at(gate.machine_ref().machine(), at(179), ticket, failure());
         assert_eq!(recorded, Recorded::Applied);
     });
     // A change of an entry, which changes the word.
     beside(|gate| {
         for disabled in [true, false] {
-            let cell = gate.anchor().cell();
-            cell.step(|chain, _, notes| chain.set_disabled(0, disabled, notes));
+            let machine = gate.machine_ref().machine();
+            machine.step(|chain, _, events| chain.set_disabled(0, disabled, events));
         }
     });
 }
 
 fn a_renewal_never_leaks_into_a_fallbacks_next_generation() {
-    let beside = |until, step: fn(&Cell<Chain>)| {
+    let beside = |deadline, step: fn(&SharedMachine<Chain>)| {
         explore(None, move || {
             let (gate, probe) = probing();
             let other = gate.clone();
-            let other = thread::spawn(move || step(other.anchor().cell()));
-            let cell = gate.anchor().cell();
-            renew_at(cell, at(179), probe);
+            let other = thread::spawn(move || step(other.machine_ref().machine()));
+            let machine = gate.machine_ref().machine();
+            renew_at(machine, at(179), probe);
             other.join().unwrap();
-            let word = cell.word();
+            let packed = machine.packed();
             // Either the step came before the renewal, or it found the lease renewed and left it so.
-            let until = if word.generation() == probe.since.generation() {
+            let deadline = if packed.generation() == probe.since.generation() {
                 at(299)
             } else {
-                until
+                deadline
             };
-            assert_eq!(cell.until(word), Some(until));
-            cell.look(|chain, _, _| assert_eq!(Machine::until(chain), until));
+            assert_eq!(machine.deadline(packed), Some(deadline));
+            machine.read(|chain, _, _| assert_eq!(Machine::deadline(chain), deadline));
         });
     };
-    beside(at(240), |cell| assert!(begin_at(cell, at(180)).is_ok()));
-    beside(Moment::NEVER, |cell| {
-        cell.step(|chain, rules, notes| chain.reset(rules, at(100), notes));
+    beside(at(240), |machine| {
+        assert!(begin_at(machine, at(180)).is_ok())
+    });
+    beside(Timestamp::NEVER, |machine| {
+        machine.step(|chain, rules, events| chain.reset(rules, at(100), events));
     });
 }
 
@@ -457,7 +468,7 @@ impl Service<()> for Model {
 
 /// A service whose primary is never ready; nor are its backups, but the last.
 fn waiting(gate: &Gate) -> impl Service<()> + use<> {
-    let last = gate.anchor().cell().rules().entries.len() - 1;
+    let last = gate.machine_ref().machine().rules().entries.len() - 1;
     let mut backups = Services::first(Model { ready: last == 0 });
     for entry in 1..=last {
         backups.push(Model {
@@ -498,7 +509,7 @@ fn a_fallback_that_waits_misses_no_change_of_an_entry() {
     // It is disabled.
     explore(Some(3), || {
         let gate = tripped(rules(&["b", "c"]));
-        let handle = FallbackHandle::new(gate.anchor());
+        let handle = FallbackHandle::new(gate.machine_ref());
         miss_nothing(waiting(&gate), move || handle.disable("b").unwrap());
     });
 }
@@ -507,13 +518,13 @@ fn a_fallback_that_waits_for_a_probe_misses_no_change_of_an_entry() {
     // The one that stands in for the primary is no longer live.
     explore(Some(3), || {
         let gate = tripped(due(&["b", "c"]));
-        let handle = FallbackHandle::new(gate.anchor());
+        let handle = FallbackHandle::new(gate.machine_ref());
         miss_nothing(waiting(&gate), move || handle.disable("b").unwrap());
     });
     // There is one that stands in again.
     explore(Some(3), || {
         let gate = tripped(due(&["b"]));
-        let handle = FallbackHandle::new(gate.anchor());
+        let handle = FallbackHandle::new(gate.machine_ref());
         handle.disable("b").unwrap();
         miss_nothing(waiting(&gate), move || handle.enable("b").unwrap());
     });

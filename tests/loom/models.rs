@@ -1,4 +1,4 @@
-//! The interleavings of `cell`, `store`, the notes and the permit, one property a model, on the shipped sources.
+//! The interleavings of `shared_machine`, `store`, the notes and the permit, one property a model, on the shipped sources.
 //!
 //! Times are passed in, or such that the answer does not depend on when the clock is read: cooldowns that are over at once, or that outlast
 //! any model.
@@ -9,31 +9,31 @@
 //!
 //! | in | weakened | what fails |
 //! | --- | --- | --- |
-//! | `Cell::word_before_until` | `Acquire` to `Relaxed` | `word_and_moment_are_of_one_generation`, `a_reader_beside_a_renewal_is_told_no_other_generations_moment` |
-//! | `Cell::until` | `Acquire` to `Relaxed` | the same two; `a_lease_is_renewed_or_over_not_both`, `a_renewal_never_leaks_into_the_next_generation` |
-//! | `Cell::until` | no second look at the word | the same four |
-//! | `Cell::publish` | the moment's `Release` to `Relaxed` | `word_and_moment_are_of_one_generation` |
-//! | `Cell::publish` | the moment is stored, not swapped | these four but the first, since loom lets that store come before a renewal that it cannot come before |
-//! | `Cell::publish` | a moment that has not moved is stored, too | `a_renewal_beside_a_step_is_not_lost` |
-//! | `Cell::publish` | the word's `Release` to `Relaxed` | `word_and_moment_are_of_one_generation`, `a_reader_beside_a_renewal_is_told_no_other_generations_moment` |
-//! | `Cell::enter` | the word is loaded, not marked busy | `word_and_moment_are_of_one_generation`, `a_lease_is_renewed_or_over_not_both`, `a_reader_beside_a_renewal_is_told_no_other_generations_moment`; `a_count_beside_a_step_is_not_lost`, `a_verdict_is_not_lost_to_an_eviction`, `a_held_cell_stays_in_the_store` |
-//! | `Cell::enter` | the moment is loaded, not read by a write | `a_lease_is_renewed_or_over_not_both` |
-//! | `Cell::enter` | that write's `Release` to `Relaxed` | the same |
-//! | `Cell::enter` | a renewed moment is not taken over | the same; `a_renewal_beside_a_step_is_not_lost` |
-//! | `Cell::renew` | no second try | `a_renewal_beside_a_step_is_not_lost` |
-//! | `Cell::renew` | no lock around it | the same |
-//! | `Cell::try_renew` | does not look whether the word is busy | the same |
-//! | `Cell::try_renew` | the moment without a second look at the word | those that fail for `Cell::until`, but the first |
-//! | `Cell::try_renew` | a store for compare-and-swap | all four of a renewal |
-//! | `Cell::enter` | what was counted is not taken over | `failures_without_the_lock_trip_once`, `a_count_beside_a_step_is_not_lost` |
-//! | `Cell::update` | load and store for compare-and-swap | the same two |
-//! | `Cell::step` | the wakers are taken before the word is marked | `a_first_wait_misses_no_transition`, `a_second_wait_misses_no_transition` |
-//! | `Cell::step_unless_retired` | does not look whether the cell is retired | `a_verdict_is_not_lost_to_an_eviction`, `a_held_cell_stays_in_the_store`, `a_pin_by_hand_is_not_lost_to_an_eviction` |
-//! | `Cell::retire` | counts no holders | `a_verdict_is_not_lost_to_an_eviction`, `a_held_cell_stays_in_the_store`, `a_filed_cell_that_was_looked_up_is_found` |
-//! | `Cell::retire` | counts the holders before the word is marked | the first two of these |
+//! | `SharedMachine::word_before_until` | `Acquire` to `Relaxed` | `word_and_moment_are_of_one_generation`, `a_reader_beside_a_renewal_is_told_no_other_generations_moment` |
+//! | `SharedMachine::until` | `Acquire` to `Relaxed` | the same two; `a_lease_is_renewed_or_over_not_both`, `a_renewal_never_leaks_into_the_next_generation` |
+//! | `SharedMachine::until` | no second look at the word | the same four |
+//! | `SharedMachine::publish` | the moment's `Release` to `Relaxed` | `word_and_moment_are_of_one_generation` |
+//! | `SharedMachine::publish` | the moment is stored, not swapped | these four but the first, since loom lets that store come before a renewal that it cannot come before |
+//! | `SharedMachine::publish` | a moment that has not moved is stored, too | `a_renewal_beside_a_step_is_not_lost` |
+//! | `SharedMachine::publish` | the word's `Release` to `Relaxed` | `word_and_moment_are_of_one_generation`, `a_reader_beside_a_renewal_is_told_no_other_generations_moment` |
+//! | `SharedMachine::enter` | the word is loaded, not marked busy | `word_and_moment_are_of_one_generation`, `a_lease_is_renewed_or_over_not_both`, `a_reader_beside_a_renewal_is_told_no_other_generations_moment`; `a_count_beside_a_step_is_not_lost`, `a_verdict_is_not_lost_to_an_eviction`, `a_held_cell_stays_in_the_store` |
+//! | `SharedMachine::enter` | the moment is loaded, not read by a write | `a_lease_is_renewed_or_over_not_both` |
+//! | `SharedMachine::enter` | that write's `Release` to `Relaxed` | the same |
+//! | `SharedMachine::enter` | a renewed moment is not taken over | the same; `a_renewal_beside_a_step_is_not_lost` |
+//! | `SharedMachine::renew` | no second try | `a_renewal_beside_a_step_is_not_lost` |
+//! | `SharedMachine::renew` | no lock around it | the same |
+//! | `SharedMachine::try_renew` | does not look whether the word is busy | the same |
+//! | `SharedMachine::try_renew` | the moment without a second look at the word | those that fail for `SharedMachine::until`, but the first |
+//! | `SharedMachine::try_renew` | a store for compare-and-swap | all four of a renewal |
+//! | `SharedMachine::enter` | what was counted is not taken over | `failures_without_the_lock_trip_once`, `a_count_beside_a_step_is_not_lost` |
+//! | `SharedMachine::update` | load and store for compare-and-swap | the same two |
+//! | `SharedMachine::step` | the wakers are taken before the word is marked | `a_first_wait_misses_no_transition`, `a_second_wait_misses_no_transition` |
+//! | `SharedMachine::step_unless_retired` | does not look whether the cell is retired | `a_verdict_is_not_lost_to_an_eviction`, `a_held_cell_stays_in_the_store`, `a_pin_by_hand_is_not_lost_to_an_eviction` |
+//! | `SharedMachine::retire` | counts no holders | `a_verdict_is_not_lost_to_an_eviction`, `a_held_cell_stays_in_the_store`, `a_filed_cell_that_was_looked_up_is_found` |
+//! | `SharedMachine::retire` | counts the holders before the word is marked | the first two of these |
 //! | `settle` | no fence; or `AcqRel` | the same two |
-//! | `Waiter` | leaves its waker behind when it goes | `a_waiter_that_goes_is_not_woken_and_harms_nobody`, with an abort |
-//! | `Notes::begin` | does not look whether somebody delivers | `events_come_in_order_and_one_at_a_time`, `events_of_a_listener_come_after` |
+//! | `WaiterGuard` | leaves its waker behind when it goes | `a_waiter_that_goes_is_not_woken_and_harms_nobody`, with an abort |
+//! | `EventQueue::begin` | does not look whether somebody delivers | `events_come_in_order_and_one_at_a_time`, `events_of_a_listener_come_after` |
 //! | `Store::get` | settles after the touch | `a_cell_that_is_looked_up_while_it_is_filed_is_found` |
 //! | `Store::touch` | `Release` of `stirred` to `Relaxed` | `a_filed_cell_that_was_looked_up_is_found` |
 //! | `Store::get_or_insert` | `Acquire` of `stirred` to `Relaxed` | the same |
@@ -57,15 +57,16 @@ use loom::thread;
 use super::Cancelled;
 use super::circuit::{Circuit, Role, Rules, Ticket};
 use super::gate::{self, Circuits};
-use super::permit::{Admission, Permit};
-use crate::cell::{Anchor, Cell, Shared};
-use crate::clock::{Clock, Moment};
-use crate::event::{Event, Observers, State, TransitionReason};
-use crate::keyed::Keyed;
-use crate::machine::Machine;
-use crate::outcome::{Failure, Outcome, Recorded};
-use crate::refusal::Refusal;
-use crate::sync::Arc;
+use super::permit::{CallPermit, Permit};
+use crate::machinery::clock::{Clock, Timestamp};
+use crate::machinery::keyed::KeyedMachines;
+use crate::machinery::machine::Machine;
+use crate::machinery::observers::Observers;
+use crate::machinery::shared_machine::{Environment, MachineRef, SharedMachine};
+use crate::machinery::sync::Arc;
+use crate::vocabulary::Refusal;
+use crate::vocabulary::{Event, State, TransitionReason};
+use crate::vocabulary::{Failure, Outcome, Recorded};
 
 /// Every model and its name.
 pub const ALL: &[(&str, fn())] = &[
@@ -177,8 +178,8 @@ fn explore(preemptions: Option<usize>, f: impl Fn() + Sync + Send + 'static) {
 
 const LONG: Duration = Duration::from_secs(1_000_000);
 
-fn at(seconds: u64) -> Moment {
-    Moment::START.after(Duration::from_secs(seconds))
+fn at(seconds: u64) -> Timestamp {
+    Timestamp::START.saturating_add(Duration::from_secs(seconds))
 }
 
 fn failure() -> Outcome {
@@ -194,31 +195,37 @@ fn rules() -> Rules {
     }
 }
 
-fn shared(rules: Rules, observers: Observers) -> Arc<Shared<Rules>> {
+fn environment(rules: Rules, observers: Observers) -> Arc<Environment<Rules>> {
     let clock = Clock::start();
-    Arc::new(Shared {
+    Arc::new(Environment {
         rules,
         clock,
         observers,
     })
 }
 
-fn observed(rules: Rules, observers: Observers) -> Arc<Anchor<Circuit>> {
+fn observed(rules: Rules, observers: Observers) -> Arc<MachineRef<Circuit>> {
     let circuit = Circuit::new(&rules, 0);
-    Arc::new(Anchor::new(Cell::new(
+    Arc::new(MachineRef::new(SharedMachine::new(
         circuit,
         None,
-        shared(rules, observers),
+        environment(rules, observers),
     )))
 }
 
-fn circuit(rules: Rules) -> Arc<Anchor<Circuit>> {
+fn circuit(rules: Rules) -> Arc<MachineRef<Circuit>> {
     observed(rules, Observers::default())
 }
 
 fn circuits(capacity: usize, rules: Rules) -> Arc<Circuits<u32>> {
-    let shared = shared(rules, Observers::default());
-    Arc::new(Circuits::new(Keyed::new(capacity, None, shared, None, 0)))
+    let environment = environment(rules, Observers::default());
+    Arc::new(Circuits::new(KeyedMachines::new(
+        capacity,
+        None,
+        environment,
+        None,
+        0,
+    )))
 }
 
 fn watching(observer: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Observers {
@@ -227,71 +234,73 @@ fn watching(observer: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Observers 
     observers
 }
 
-fn admit(anchor: &Arc<Anchor<Circuit>>) -> Admission {
-    let ticket = gate::acquire(anchor.cell()).unwrap();
-    Admission::new(Arc::clone(anchor), ticket)
+fn admit(machine_ref: &Arc<MachineRef<Circuit>>) -> CallPermit {
+    let ticket = gate::acquire(machine_ref.machine()).unwrap();
+    CallPermit::new(Arc::clone(machine_ref), ticket)
 }
 
-fn admit_in(circuits: &Circuits<u32>, key: u32) -> Result<Admission, Refusal> {
+fn admit_in(circuits: &Circuits<u32>, key: u32) -> Result<CallPermit, Refusal> {
     let found = circuits.keyed().store().get(&key);
     circuits.admit(found, || key)
 }
 
-fn acquire_at(anchor: &Arc<Anchor<Circuit>>, now: Moment) -> Option<Ticket> {
-    let step = |circuit: &mut Circuit, rules: &Rules, notes: &mut _| {
-        circuit.try_acquire(rules, now, notes)
+fn acquire_at(machine_ref: &Arc<MachineRef<Circuit>>, now: Timestamp) -> Option<Ticket> {
+    let step = |circuit: &mut Circuit, rules: &Rules, events: &mut _| {
+        circuit.try_acquire(rules, now, events)
     };
-    anchor.cell().step(step).ok()
+    machine_ref.machine().step(step).ok()
 }
 
 fn record_at(
-    anchor: &Arc<Anchor<Circuit>>,
-    now: Moment,
+    machine_ref: &Arc<MachineRef<Circuit>>,
+    now: Timestamp,
     ticket: Ticket,
     outcome: Outcome,
 ) -> Recorded {
-    let step = |circuit: &mut Circuit, rules: &Rules, notes: &mut _| {
-        circuit.record(rules, now, ticket, outcome, notes)
+    let step = |circuit: &mut Circuit, rules: &Rules, events: &mut _| {
+        circuit.record(rules, now, ticket, outcome, events)
     };
-    anchor.cell().step(step)
+    machine_ref.machine().step(step)
 }
 
 /// A frame of the probe whose ticket this is.
-fn renew_at(cell: &Cell<Circuit>, now: Moment, ticket: Ticket) {
-    cell.renew(|word, until, _| Circuit::renewed(word, until, ticket, cell.rules(), now));
+fn renew_at(machine: &SharedMachine<Circuit>, now: Timestamp, ticket: Ticket) {
+    machine.renew(|packed, deadline, _| {
+        Circuit::renewed(packed, deadline, ticket, machine.rules(), now)
+    });
 }
 
 /// A circuit whose probe is out from 30 s until 60 s; its failure, or its lease's end, opens the circuit for `cooldown`.
-fn probing(cooldown: Duration) -> (Arc<Anchor<Circuit>>, Ticket) {
-    let anchor = circuit(Rules {
+fn probing(cooldown: Duration) -> (Arc<MachineRef<Circuit>>, Ticket) {
+    let machine_ref = circuit(Rules {
         failure_threshold: 1,
         recovery_duration: cooldown,
         probe_timeout: Duration::from_secs(30),
         ..Rules::default()
     });
     let now = at(30).as_nanos() - u64::try_from(cooldown.as_nanos()).unwrap();
-    let now = Moment::from_nanos(now);
-    let ticket = acquire_at(&anchor, now).unwrap();
-    record_at(&anchor, now, ticket, failure());
-    let probe = acquire_at(&anchor, at(30)).unwrap();
+    let now = Timestamp::from_nanos(now);
+    let ticket = acquire_at(&machine_ref, now).unwrap();
+    record_at(&machine_ref, now, ticket, failure());
+    let probe = acquire_at(&machine_ref, at(30)).unwrap();
     assert_eq!(probe.role, Role::Probe);
-    (anchor, probe)
+    (machine_ref, probe)
 }
 
-fn reset(cell: &Cell<Circuit>) {
-    cell.step(|circuit, rules, notes| circuit.reset(rules, Moment::START, notes));
+fn reset(machine: &SharedMachine<Circuit>) {
+    machine.step(|circuit, rules, events| circuit.reset(rules, Timestamp::START, events));
 }
 
-fn force_open(cell: &Cell<Circuit>) {
-    cell.step(|circuit, rules, notes| circuit.force_open(rules, Moment::START, notes));
+fn force_open(machine: &SharedMachine<Circuit>) {
+    machine.step(|circuit, rules, events| circuit.force_open(rules, Timestamp::START, events));
 }
 
-fn state(cell: &Cell<Circuit>) -> State {
-    cell.look(|circuit, word, rules| circuit.snapshot(word, rules, Moment::START).state)
+fn state(machine: &SharedMachine<Circuit>) -> State {
+    machine.read(|circuit, packed, rules| circuit.snapshot(packed, rules, Timestamp::START).state)
 }
 
-fn streak(cell: &Cell<Circuit>) -> u32 {
-    cell.look(|circuit, word, rules| circuit.snapshot(word, rules, Moment::START).streak)
+fn streak(machine: &SharedMachine<Circuit>) -> u32 {
+    machine.read(|circuit, packed, rules| circuit.snapshot(packed, rules, Timestamp::START).streak)
 }
 
 struct Woken(AtomicUsize);
@@ -316,28 +325,28 @@ impl Wake for Woken {
 
 fn one_of_three_callers_is_the_probe() {
     explore(Some(2), || {
-        let anchor = circuit(Rules {
+        let machine_ref = circuit(Rules {
             recovery_duration: Duration::ZERO,
             failure_threshold: 1,
             ..rules()
         });
-        admit(&anchor).record(failure());
-        let ask = |anchor: &Arc<Anchor<Circuit>>| {
-            let answer = gate::acquire(anchor.cell());
+        admit(&machine_ref).record(failure());
+        let ask = |machine_ref: &Arc<MachineRef<Circuit>>| {
+            let answer = gate::acquire(machine_ref.machine());
             usize::from(answer.is_ok_and(|ticket| ticket.role == Role::Probe))
         };
         let others: Vec<_> = (0..2)
             .map(|_| {
-                let anchor = Arc::clone(&anchor);
-                thread::spawn(move || ask(&anchor))
+                let machine_ref = Arc::clone(&machine_ref);
+                thread::spawn(move || ask(&machine_ref))
             })
             .collect();
-        let mut probes = ask(&anchor);
+        let mut probes = ask(&machine_ref);
         for other in others {
             probes += other.join().unwrap();
         }
         assert_eq!(probes, 1);
-        assert_eq!(state(anchor.cell()), State::HalfOpen);
+        assert_eq!(state(machine_ref.machine()), State::HalfOpen);
     });
 }
 
@@ -345,7 +354,7 @@ fn failures_without_the_lock_trip_once() {
     explore(Some(3), || {
         let trips = StdArc::new(AtomicUsize::new(0));
         let counter = StdArc::clone(&trips);
-        let anchor = observed(
+        let machine_ref = observed(
             rules(),
             watching(move |event| {
                 let Event::Transition {
@@ -362,106 +371,109 @@ fn failures_without_the_lock_trip_once() {
         );
         let others: Vec<_> = (0..2)
             .map(|_| {
-                let mut admission = admit(&anchor);
-                thread::spawn(move || admission.record(failure()))
+                let mut permit = admit(&machine_ref);
+                thread::spawn(move || permit.record(failure()))
             })
             .collect();
-        let mut recorded = vec![admit(&anchor).record(failure())];
+        let mut recorded = vec![admit(&machine_ref).record(failure())];
         recorded.extend(others.into_iter().map(|other| other.join().unwrap()));
         assert_eq!(recorded, [Recorded::Applied; 3]);
-        assert_eq!(state(anchor.cell()), State::Open);
+        assert_eq!(state(machine_ref.machine()), State::Open);
         assert_eq!(trips.load(Ordering::Relaxed), 1);
     });
 }
 
 fn a_count_beside_a_step_is_not_lost() {
     explore(Some(3), || {
-        let anchor = circuit(Rules {
+        let machine_ref = circuit(Rules {
             failure_threshold: 9,
             ..rules()
         });
-        let mut one = admit(&anchor);
+        let mut one = admit(&machine_ref);
         let one = thread::spawn(move || one.record(failure()));
         // One with a hint needs the lock, and moves no generation.
-        let mut hinted = admit(&anchor);
+        let mut hinted = admit(&machine_ref);
         let hinted = thread::spawn(move || {
             let failure = Failure::transient().with_retry_after(Duration::from_secs(1));
             hinted.record(failure.into())
         });
-        admit(&anchor).record(failure());
+        admit(&machine_ref).record(failure());
         one.join().unwrap();
         hinted.join().unwrap();
-        assert_eq!(streak(anchor.cell()), 3);
-        assert_eq!(state(anchor.cell()), State::Closed);
+        assert_eq!(streak(machine_ref.machine()), 3);
+        assert_eq!(state(machine_ref.machine()), State::Closed);
     });
 }
 
 fn a_success_beside_a_trip_changes_nothing() {
     explore(Some(3), || {
-        let anchor = circuit(Rules {
+        let machine_ref = circuit(Rules {
             failure_threshold: 1,
             ..rules()
         });
-        let mut slow = admit(&anchor);
-        let mut other = admit(&anchor);
-        let mut failing = admit(&anchor);
+        let mut slow = admit(&machine_ref);
+        let mut other = admit(&machine_ref);
+        let mut failing = admit(&machine_ref);
         let slow = thread::spawn(move || slow.record(Outcome::Success));
         let other = thread::spawn(move || other.record(Outcome::Success));
         assert_eq!(failing.record(failure()), Recorded::Applied);
         slow.join().unwrap();
         other.join().unwrap();
-        assert_eq!(state(anchor.cell()), State::Open);
-        assert_eq!(streak(anchor.cell()), 1);
+        assert_eq!(state(machine_ref.machine()), State::Open);
+        assert_eq!(streak(machine_ref.machine()), 1);
     });
 }
 
 fn word_and_moment_are_of_one_generation() {
     explore(None, || {
-        let anchor = circuit(Rules {
+        let machine_ref = circuit(Rules {
             failure_threshold: 1,
             recovery_duration: Duration::from_secs(30),
             ..Rules::default()
         });
-        let fail = |anchor: &Arc<Anchor<Circuit>>, now| {
-            let ticket = acquire_at(anchor, now).unwrap();
-            record_at(anchor, now, ticket, failure());
+        let fail = |machine_ref: &Arc<MachineRef<Circuit>>, now| {
+            let ticket = acquire_at(machine_ref, now).unwrap();
+            record_at(machine_ref, now, ticket, failure());
         };
-        fail(&anchor, at(0));
-        let other = Arc::clone(&anchor);
+        fail(&machine_ref, at(0));
+        let other = Arc::clone(&machine_ref);
         let other = thread::spawn(move || {
-            reset(other.cell());
+            reset(other.machine());
             fail(&other, at(100));
         });
-        let cell = anchor.cell();
-        let word = cell.word_before_until();
+        let machine = machine_ref.machine();
+        let packed = machine.packed_before_deadline();
         // A busy word is asked for no moment.
-        if let (false, Some(until)) = (word.is_busy(), cell.until(word)) {
-            let expected = match word.generation() {
+        if let (false, Some(deadline)) = (packed.is_busy(), machine.deadline(packed)) {
+            let expected = match packed.generation() {
                 1 => at(30),
-                2 => Moment::NEVER,
+                2 => Timestamp::NEVER,
                 3 => at(130),
-                _ => panic!("{word:?}"),
+                _ => panic!("{packed:?}"),
             };
-            assert_eq!(until, expected, "{word:?}");
+            assert_eq!(deadline, expected, "{packed:?}");
         }
         other.join().unwrap();
-        assert_eq!(cell.until(cell.word_before_until()), Some(at(130)));
+        assert_eq!(
+            machine.deadline(machine.packed_before_deadline()),
+            Some(at(130))
+        );
     });
 }
 
 fn a_first_wait_misses_no_transition() {
     explore(None, || {
-        let anchor = circuit(rules());
-        let other = Arc::clone(&anchor);
-        let other = thread::spawn(move || force_open(other.cell()));
+        let machine_ref = circuit(rules());
+        let other = Arc::clone(&machine_ref);
+        let other = thread::spawn(move || force_open(other.machine()));
         let woken = Woken::new();
         let waker = Waker::from(StdArc::clone(&woken));
         let mut waiter = None;
-        anchor
-            .cell()
+        machine_ref
+            .machine()
             .wait(&mut waiter, &mut Context::from_waker(&waker));
-        let word = anchor.cell().word();
-        let saw = word.is_busy() || word.generation() == 1;
+        let packed = machine_ref.machine().packed();
+        let saw = packed.is_busy() || packed.generation() == 1;
         other.join().unwrap();
         assert!(saw || woken.times() == 1);
     });
@@ -469,21 +481,21 @@ fn a_first_wait_misses_no_transition() {
 
 fn a_second_wait_misses_no_transition() {
     explore(None, || {
-        let anchor = circuit(rules());
+        let machine_ref = circuit(rules());
         let mut waiter = None;
-        anchor
-            .cell()
+        machine_ref
+            .machine()
             .wait(&mut waiter, &mut Context::from_waker(Waker::noop()));
-        reset(anchor.cell());
-        let other = Arc::clone(&anchor);
-        let other = thread::spawn(move || force_open(other.cell()));
+        reset(machine_ref.machine());
+        let other = Arc::clone(&machine_ref);
+        let other = thread::spawn(move || force_open(other.machine()));
         let woken = Woken::new();
         let waker = Waker::from(StdArc::clone(&woken));
-        anchor
-            .cell()
+        machine_ref
+            .machine()
             .wait(&mut waiter, &mut Context::from_waker(&waker));
-        let word = anchor.cell().word();
-        let saw = word.is_busy() || word.generation() == 2;
+        let packed = machine_ref.machine().packed();
+        let saw = packed.is_busy() || packed.generation() == 2;
         other.join().unwrap();
         assert!(saw || woken.times() == 1);
     });
@@ -491,22 +503,22 @@ fn a_second_wait_misses_no_transition() {
 
 fn a_waiter_that_goes_is_not_woken_and_harms_nobody() {
     explore(Some(3), || {
-        let anchor = circuit(rules());
+        let machine_ref = circuit(rules());
         let stays = Woken::new();
         let goes = Woken::new();
         let mut staying = None;
         let mut going = None;
         let waker = Waker::from(StdArc::clone(&stays));
-        anchor
-            .cell()
+        machine_ref
+            .machine()
             .wait(&mut staying, &mut Context::from_waker(&waker));
         let waker = Waker::from(StdArc::clone(&goes));
-        anchor
-            .cell()
+        machine_ref
+            .machine()
             .wait(&mut going, &mut Context::from_waker(&waker));
         drop(waker);
-        let other = Arc::clone(&anchor);
-        let other = thread::spawn(move || force_open(other.cell()));
+        let other = Arc::clone(&machine_ref);
+        let other = thread::spawn(move || force_open(other.machine()));
         drop(going);
         let woken = goes.times();
         assert_eq!(StdArc::strong_count(&goes), 1, "its waker went with it");
@@ -523,7 +535,7 @@ fn events_come_in_order_and_one_at_a_time() {
         let seen = StdArc::new(StdMutex::new(Vec::new()));
         let list = StdArc::clone(&seen);
         let listening = AtomicBool::new(false);
-        let anchor = observed(
+        let machine_ref = observed(
             rules(),
             watching(move |event| {
                 let Event::Transition { generation, .. } = event else {
@@ -538,11 +550,11 @@ fn events_come_in_order_and_one_at_a_time() {
         );
         let others: Vec<_> = (0..2)
             .map(|_| {
-                let anchor = Arc::clone(&anchor);
-                thread::spawn(move || reset(anchor.cell()))
+                let machine_ref = Arc::clone(&machine_ref);
+                thread::spawn(move || reset(machine_ref.machine()))
             })
             .collect();
-        reset(anchor.cell());
+        reset(machine_ref.machine());
         for other in others {
             other.join().unwrap();
         }
@@ -554,9 +566,9 @@ fn events_of_a_listener_come_after() {
     explore(Some(3), || {
         let seen = StdArc::new(StdMutex::new(Vec::new()));
         let list = StdArc::clone(&seen);
-        let back = StdArc::new(StdMutex::new(None::<Arc<Anchor<Circuit>>>));
+        let back = StdArc::new(StdMutex::new(None::<Arc<MachineRef<Circuit>>>));
         let way = StdArc::clone(&back);
-        let anchor = observed(
+        let machine_ref = observed(
             rules(),
             watching(move |event| {
                 let Event::Transition {
@@ -567,15 +579,15 @@ fn events_of_a_listener_come_after() {
                 };
                 if *reason == TransitionReason::ForcedOpen {
                     let way = way.lock().unwrap().clone();
-                    reset(way.unwrap().cell());
+                    reset(way.unwrap().machine());
                 }
                 list.lock().unwrap().push(*generation);
             }),
         );
-        *back.lock().unwrap() = Some(Arc::clone(&anchor));
-        let other = Arc::clone(&anchor);
-        let other = thread::spawn(move || force_open(other.cell()));
-        reset(anchor.cell());
+        *back.lock().unwrap() = Some(Arc::clone(&machine_ref));
+        let other = Arc::clone(&machine_ref);
+        let other = thread::spawn(move || force_open(other.machine()));
+        reset(machine_ref.machine());
         other.join().unwrap();
         drop(back.lock().unwrap().take());
         assert_eq!(*seen.lock().unwrap(), [1, 2, 3]);
@@ -586,31 +598,31 @@ fn events_of_a_listener_come_after() {
 
 fn lease_or_verdict_counts_not_both() {
     explore(None, || {
-        let anchor = circuit(Rules {
+        let machine_ref = circuit(Rules {
             failure_threshold: 1,
             recovery_duration: Duration::from_secs(30),
             probe_timeout: Duration::from_secs(30),
             ..Rules::default()
         });
-        let ticket = acquire_at(&anchor, at(0)).unwrap();
-        record_at(&anchor, at(0), ticket, failure());
-        let probe = acquire_at(&anchor, at(30)).unwrap();
+        let ticket = acquire_at(&machine_ref, at(0)).unwrap();
+        record_at(&machine_ref, at(0), ticket, failure());
+        let probe = acquire_at(&machine_ref, at(30)).unwrap();
         assert_eq!(probe.role, Role::Probe);
-        let other = Arc::clone(&anchor);
+        let other = Arc::clone(&machine_ref);
         let late = thread::spawn(move || acquire_at(&other, at(60)));
-        let recorded = record_at(&anchor, at(59), probe, Outcome::Success);
+        let recorded = record_at(&machine_ref, at(59), probe, Outcome::Success);
         let late = late.join().unwrap();
-        let trips = anchor
-            .cell()
-            .look(|circuit, word, rules| circuit.snapshot(word, rules, at(60)).trips);
+        let trips = machine_ref
+            .machine()
+            .read(|circuit, packed, rules| circuit.snapshot(packed, rules, at(60)).trips);
         match recorded {
             Recorded::Applied => {
                 assert_eq!(late.map(|ticket| ticket.role), Some(Role::Ordinary));
-                assert_eq!((state(anchor.cell()), trips), (State::Closed, 1));
+                assert_eq!((state(machine_ref.machine()), trips), (State::Closed, 1));
             }
             Recorded::Stale => {
                 assert_eq!(late, None);
-                assert_eq!((state(anchor.cell()), trips), (State::Open, 2));
+                assert_eq!((state(machine_ref.machine()), trips), (State::Open, 2));
             }
         }
     });
@@ -618,107 +630,110 @@ fn lease_or_verdict_counts_not_both() {
 
 fn a_lease_is_renewed_or_over_not_both() {
     explore(None, || {
-        let (anchor, probe) = probing(Duration::ZERO);
-        let other = Arc::clone(&anchor);
+        let (machine_ref, probe) = probing(Duration::ZERO);
+        let other = Arc::clone(&machine_ref);
         let late = thread::spawn(move || acquire_at(&other, at(60)));
-        let cell = anchor.cell();
-        renew_at(cell, at(59), probe);
-        let word = cell.word_before_until();
-        let seen = word.generation() == probe.generation
-            && !word.is_busy()
-            && cell.until(word) == Some(at(89));
+        let machine = machine_ref.machine();
+        renew_at(machine, at(59), probe);
+        let packed = machine.packed_before_deadline();
+        let seen = packed.generation() == probe.generation
+            && !packed.is_busy()
+            && machine.deadline(packed) == Some(at(89));
         let late = late.join().unwrap();
-        let recorded = record_at(&anchor, at(60), probe, Outcome::Success);
+        let recorded = record_at(&machine_ref, at(60), probe, Outcome::Success);
         if let Some(next) = late {
             assert_eq!(next.role, Role::Probe);
             assert!(!seen, "a second probe beside one whose renewal was seen");
             assert_eq!(recorded, Recorded::Stale);
-            let now = cell.look(|circuit, word, rules| circuit.snapshot(word, rules, at(61)));
+            let now =
+                machine.read(|circuit, packed, rules| circuit.snapshot(packed, rules, at(61)));
             assert_eq!(now.state, State::HalfOpen);
             assert_eq!(now.time_left, Some(Duration::from_secs(29)));
-            assert_eq!(cell.until(cell.word()), Some(at(90)));
+            assert_eq!(machine.deadline(machine.packed()), Some(at(90)));
         } else {
             assert_eq!(recorded, Recorded::Applied);
-            assert_eq!(state(cell), State::Closed);
+            assert_eq!(state(machine), State::Closed);
         }
     });
 }
 
 fn a_renewal_beside_a_step_is_not_lost() {
-    let beside = |step: fn(&Arc<Anchor<Circuit>>, Ticket)| {
+    let beside = |step: fn(&Arc<MachineRef<Circuit>>, Ticket)| {
         explore(None, move || {
-            let (anchor, probe) = probing(Duration::ZERO);
+            let (machine_ref, probe) = probing(Duration::ZERO);
             let stale = Ticket {
                 generation: 0,
                 role: Role::Ordinary,
             };
-            let other = Arc::clone(&anchor);
+            let other = Arc::clone(&machine_ref);
             let other = thread::spawn(move || step(&other, stale));
-            renew_at(anchor.cell(), at(59), probe);
+            renew_at(machine_ref.machine(), at(59), probe);
             other.join().unwrap();
-            let cell = anchor.cell();
-            assert_eq!(cell.until(cell.word()), Some(at(89)));
-            assert_eq!(acquire_at(&anchor, at(88)), None);
-            let recorded = record_at(&anchor, at(88), probe, Outcome::Success);
+            let machine = machine_ref.machine();
+            assert_eq!(machine.deadline(machine.packed()), Some(at(89)));
+            assert_eq!(acquire_at(&machine_ref, at(88)), None);
+            let recorded = record_at(&machine_ref, at(88), probe, Outcome::Success);
             assert_eq!(recorded, Recorded::Applied);
         });
     };
-    beside(|anchor, _| assert_eq!(acquire_at(anchor, at(59)), None));
-    beside(|anchor, stale| {
-        let recorded = record_at(anchor, at(59), stale, failure());
+    beside(|machine_ref, _| assert_eq!(acquire_at(machine_ref, at(59)), None));
+    beside(|machine_ref, stale| {
+        let recorded = record_at(machine_ref, at(59), stale, failure());
         assert_eq!(recorded, Recorded::Stale);
     });
 }
 
 fn a_renewal_never_leaks_into_the_next_generation() {
-    let beside = |until, step: fn(&Arc<Anchor<Circuit>>)| {
+    let beside = |deadline, step: fn(&Arc<MachineRef<Circuit>>)| {
         explore(None, move || {
-            let (anchor, probe) = probing(Duration::from_secs(20));
-            let other = Arc::clone(&anchor);
+            let (machine_ref, probe) = probing(Duration::from_secs(20));
+            let other = Arc::clone(&machine_ref);
             let other = thread::spawn(move || step(&other));
-            renew_at(anchor.cell(), at(59), probe);
+            renew_at(machine_ref.machine(), at(59), probe);
             other.join().unwrap();
-            let cell = anchor.cell();
-            let word = cell.word();
+            let machine = machine_ref.machine();
+            let packed = machine.packed();
             // Either the step came before the renewal, or it found the lease renewed and left it so.
-            let until = if word.generation() == probe.generation {
+            let deadline = if packed.generation() == probe.generation {
                 at(89)
             } else {
-                until
+                deadline
             };
-            assert_eq!(cell.until(word), Some(until));
-            cell.look(|circuit, _, _| assert_eq!(Machine::until(circuit), until));
+            assert_eq!(machine.deadline(packed), Some(deadline));
+            machine.read(|circuit, _, _| assert_eq!(Machine::deadline(circuit), deadline));
         });
     };
-    beside(at(80), |anchor| {
-        assert_eq!(acquire_at(anchor, at(60)), None)
+    beside(at(80), |machine_ref| {
+        assert_eq!(acquire_at(machine_ref, at(60)), None)
     });
-    beside(Moment::NEVER, |anchor| force_open(anchor.cell()));
-    beside(Moment::NEVER, |anchor| reset(anchor.cell()));
-    beside(at(90), |anchor| {
-        reset(anchor.cell());
-        let ticket = acquire_at(anchor, at(70)).unwrap();
-        record_at(anchor, at(70), ticket, failure());
+    beside(Timestamp::NEVER, |machine_ref| {
+        force_open(machine_ref.machine())
+    });
+    beside(Timestamp::NEVER, |machine_ref| reset(machine_ref.machine()));
+    beside(at(90), |machine_ref| {
+        reset(machine_ref.machine());
+        let ticket = acquire_at(machine_ref, at(70)).unwrap();
+        record_at(machine_ref, at(70), ticket, failure());
     });
 }
 
 fn a_reader_beside_a_renewal_is_told_no_other_generations_moment() {
     explore(Some(3), || {
-        let (anchor, probe) = probing(Duration::from_secs(20));
-        let other = Arc::clone(&anchor);
-        let renewal = thread::spawn(move || renew_at(other.cell(), at(59), probe));
-        let other = Arc::clone(&anchor);
+        let (machine_ref, probe) = probing(Duration::from_secs(20));
+        let other = Arc::clone(&machine_ref);
+        let renewal = thread::spawn(move || renew_at(other.machine(), at(59), probe));
+        let other = Arc::clone(&machine_ref);
         let late = thread::spawn(move || assert_eq!(acquire_at(&other, at(60)), None));
-        let cell = anchor.cell();
+        let machine = machine_ref.machine();
         let look = || {
-            let word = cell.word_before_until();
-            if let (false, Some(until)) = (word.is_busy(), cell.until(word)) {
-                let fits = match word.generation() {
-                    2 => until == at(60) || until == at(89),
-                    3 => until == at(80),
-                    _ => panic!("{word:?}"),
+            let packed = machine.packed_before_deadline();
+            if let (false, Some(deadline)) = (packed.is_busy(), machine.deadline(packed)) {
+                let fits = match packed.generation() {
+                    2 => deadline == at(60) || deadline == at(89),
+                    3 => deadline == at(80),
+                    _ => panic!("{packed:?}"),
                 };
-                assert!(fits, "{word:?} {until:?}");
+                assert!(fits, "{packed:?} {deadline:?}");
             }
         };
         look();
@@ -731,22 +746,22 @@ fn a_reader_beside_a_renewal_is_told_no_other_generations_moment() {
 
 fn a_permit_dropped_elsewhere_frees_the_slot_once() {
     explore(Some(3), || {
-        let anchor = circuit(Rules {
+        let machine_ref = circuit(Rules {
             failure_threshold: 1,
             recovery_duration: Duration::ZERO,
             on_cancel: Cancelled::Release,
             ..rules()
         });
-        let stale = Permit::new(admit(&anchor));
-        admit(&anchor).record(failure());
-        let probe = Permit::new(admit(&anchor));
+        let stale = Permit::new(admit(&machine_ref));
+        admit(&machine_ref).record(failure());
+        let probe = Permit::new(admit(&machine_ref));
         assert!(probe.is_probe());
         let probe = thread::spawn(move || drop(probe));
         let stale = thread::spawn(move || drop(stale));
-        let early = gate::acquire(anchor.cell());
+        let early = gate::acquire(machine_ref.machine());
         probe.join().unwrap();
         stale.join().unwrap();
-        let late = gate::acquire(anchor.cell());
+        let late = gate::acquire(machine_ref.machine());
         assert!(early.is_ok() != late.is_ok(), "{early:?} {late:?}");
     });
 }
@@ -764,13 +779,13 @@ fn the_last_permit_frees_everything() {
             },
         );
         let keyed = admit_in(&circuits, 1).unwrap();
-        let anchor = observed(rules(), watching(move |_| drop(StdArc::clone(&witness))));
-        let own = Arc::new(anchor.again());
+        let machine_ref = observed(rules(), watching(move |_| drop(StdArc::clone(&witness))));
+        let own = Arc::new(machine_ref.again());
         let one = Permit::new(admit(&own));
-        let two = Permit::new(admit(&anchor));
+        let two = Permit::new(admit(&machine_ref));
         let one = thread::spawn(move || drop((own, one, keyed)));
         let two = thread::spawn(move || two.failure());
-        drop((anchor, circuits));
+        drop((machine_ref, circuits));
         one.join().unwrap();
         two.join().unwrap();
         assert_eq!(StdArc::strong_count(&alive), 1);
@@ -791,15 +806,18 @@ fn a_verdict_is_not_lost_to_an_eviction() {
         admit_in(&circuits, 1).unwrap().record(Outcome::Success);
         let other = Arc::clone(&circuits);
         let other = thread::spawn(move || {
-            let mut admission = admit_in(&other, 1).unwrap();
-            let guarded = admission.is_guarded();
-            admission.record(failure());
+            let mut permit = admit_in(&other, 1).unwrap();
+            let guarded = permit.is_guarded();
+            permit.record(failure());
             guarded
         });
         admit_in(&circuits, 2).unwrap().record(Outcome::Success);
         if other.join().unwrap() {
-            let anchor = circuits.keyed().store().peek(&1);
-            assert_eq!(anchor.map(|anchor| state(anchor.cell())), Some(State::Open));
+            let machine_ref = circuits.keyed().store().peek(&1);
+            assert_eq!(
+                machine_ref.map(|machine_ref| state(machine_ref.machine())),
+                Some(State::Open)
+            );
         }
     });
 }
@@ -826,8 +844,11 @@ fn a_pin_by_hand_is_not_lost_to_an_eviction() {
         let other = thread::spawn(move || handle.force_open(&1));
         drop(admit_in(&circuits, 2));
         if other.join().unwrap() {
-            let anchor = circuits.keyed().store().peek(&1);
-            assert_eq!(anchor.map(|anchor| state(anchor.cell())), Some(State::Open));
+            let machine_ref = circuits.keyed().store().peek(&1);
+            assert_eq!(
+                machine_ref.map(|machine_ref| state(machine_ref.machine())),
+                Some(State::Open)
+            );
         }
     });
 }
@@ -885,12 +906,12 @@ fn a_forgotten_key_is_guarded_anew() {
         assert!(circuits.keyed().store().forget(&1));
         other.join().unwrap();
         // Either the call ran in the cell that is gone, or in one that is there.
-        if let Ok(admission) = admit_in(&circuits, 1) {
-            assert!(admission.is_guarded());
+        if let Ok(permit) = admit_in(&circuits, 1) {
+            assert!(permit.is_guarded());
         }
-        let anchor = circuits.keyed().store().peek(&1).unwrap();
+        let machine_ref = circuits.keyed().store().peek(&1).unwrap();
         assert!(
-            !anchor.cell().word().is_busy(),
+            !machine_ref.machine().packed().is_busy(),
             "it is not the one that is gone"
         );
         assert_eq!(circuits.keyed().store().keys(), [1]);
@@ -909,8 +930,8 @@ fn a_cell_that_is_looked_up_while_it_is_filed_is_found() {
         admit_in(&circuits, 1).unwrap().record(failure());
         let other = Arc::clone(&circuits);
         let other = thread::spawn(move || {
-            let anchor = other.keyed().store().get(&1).unwrap();
-            reset(anchor.cell());
+            let machine_ref = other.keyed().store().get(&1).unwrap();
+            reset(machine_ref.machine());
         });
         let second = circuits.keyed().get_or_insert(2).is_ok();
         other.join().unwrap();
@@ -934,8 +955,8 @@ fn a_filed_cell_that_was_looked_up_is_found() {
         );
         let other = Arc::clone(&circuits);
         let other = thread::spawn(move || {
-            let anchor = other.keyed().store().get(&1).unwrap();
-            reset(anchor.cell());
+            let machine_ref = other.keyed().store().get(&1).unwrap();
+            reset(machine_ref.machine());
         });
         drop(circuits.keyed().get_or_insert(3));
         other.join().unwrap();

@@ -2,7 +2,7 @@
 //!
 //! | in | weakened | what fails |
 //! | --- | --- | --- |
-//! | `Cell::quietly` | does not look whether the cell is retired | `a_turn_is_not_spent_in_an_evicted_fence` |
+//! | `SharedMachine::quietly` | does not look whether the cell is retired | `a_turn_is_not_spent_in_an_evicted_fence` |
 //! | `Fence::adopt` | what was counted is not taken over | `an_error_beside_a_quiet_call_is_not_lost` |
 //! | `Fence::try_acquire_quietly` | admits while half-open | `one_of_three_callers_is_the_tripwires_probe` |
 //! | `Fence::try_acquire_quietly` | spends the last turn | `the_word_tells_that_no_turn_is_left` |
@@ -12,14 +12,15 @@
 use loom::thread;
 
 use super::digest::Digest;
-use super::fence::{Asked, Denied, Fence, Rules};
-use super::gate::{self, FenceAnchor, Sessions};
-use super::permit::Admission;
-use crate::cell::{Anchor, Cell, Shared};
-use crate::clock::{Clock, Moment};
-use crate::event::{Observers, State};
-use crate::outcome::{Failure, Outcome};
-use crate::sync::Arc;
+use super::fence::{CallFacts, Denied, Fence, Rules};
+use super::gate::{self, FenceRef, Sessions};
+use super::permit::CallPermit;
+use crate::machinery::clock::{Clock, Timestamp};
+use crate::machinery::observers::Observers;
+use crate::machinery::shared_machine::{Environment, MachineRef, SharedMachine};
+use crate::machinery::sync::Arc;
+use crate::vocabulary::State;
+use crate::vocabulary::{Failure, Outcome};
 
 /// Every model and its name.
 pub const ALL: &[(&str, fn())] = &[
@@ -53,40 +54,41 @@ fn explore(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
     builder.check(f);
 }
 
-fn shared(rules: Rules) -> Arc<Shared<Rules>> {
-    Arc::new(Shared {
+fn environment(rules: Rules) -> Arc<Environment<Rules>> {
+    Arc::new(Environment {
         rules,
         clock: Clock::start(),
         observers: Observers::default(),
     })
 }
 
-fn fence(rules: Rules) -> FenceAnchor {
-    let shared = shared(rules);
-    let cell = Cell::new(Fence::new(&shared.rules), None, shared);
-    Arc::new(Anchor::new(cell))
+fn fence(rules: Rules) -> FenceRef {
+    let environment = environment(rules);
+    let machine = SharedMachine::new(Fence::new(&environment.rules), None, environment);
+    Arc::new(MachineRef::new(machine))
 }
 
-fn asked(call: u32) -> Asked {
-    Asked {
+fn asked(call: u32) -> CallFacts {
+    CallFacts {
         digest: Some(Digest::of(&call)),
         turn: None,
         limit: None,
     }
 }
 
-fn admit(anchor: &FenceAnchor, call: u32) -> Result<Admission, Denied> {
+fn admit(machine_ref: &FenceRef, call: u32) -> Result<CallPermit, Denied> {
     let asked = asked(call);
-    let ticket = match gate::acquire_quietly(anchor.cell(), &asked) {
+    let ticket = match gate::acquire_fast(machine_ref.machine(), &asked) {
         Some(ticket) => ticket,
-        None => gate::acquire(anchor.cell(), &asked).expect("no store")?,
+        None => gate::acquire(machine_ref.machine(), &asked).expect("no store")?,
     };
-    Ok(Admission::new(Arc::clone(anchor), ticket))
+    Ok(CallPermit::new(Arc::clone(machine_ref), ticket))
 }
 
-fn snapshot(anchor: &FenceAnchor) -> super::TripwireSnapshot {
-    let look = |fence: &Fence, word, rules: &Rules| fence.snapshot(word, rules, Moment::START);
-    anchor.cell().look(look)
+fn snapshot(machine_ref: &FenceRef) -> super::TripwireSnapshot {
+    let look =
+        |fence: &Fence, packed, rules: &Rules| fence.snapshot(packed, rules, Timestamp::START);
+    machine_ref.machine().read(look)
 }
 
 fn failure() -> Outcome {
@@ -95,90 +97,99 @@ fn failure() -> Outcome {
 
 fn a_turn_budget_is_never_exceeded_by_one() {
     explore(3, || {
-        let anchor = fence(Rules {
+        let machine_ref = fence(Rules {
             max_turns: 2,
             ..Rules::default()
         });
         let others: Vec<_> = (0..2)
             .map(|call| {
-                let anchor = Arc::clone(&anchor);
-                thread::spawn(move || admit(&anchor, call).is_ok())
+                let machine_ref = Arc::clone(&machine_ref);
+                thread::spawn(move || admit(&machine_ref, call).is_ok())
             })
             .collect();
-        let mut admitted = usize::from(admit(&anchor, 7).is_ok());
+        let mut admitted = usize::from(admit(&machine_ref, 7).is_ok());
         for other in others {
             admitted += usize::from(other.join().unwrap());
         }
         assert_eq!(admitted, 2);
-        assert_eq!(snapshot(&anchor).turns, 2);
+        assert_eq!(snapshot(&machine_ref).turns, 2);
     });
 }
 
 fn the_word_tells_that_no_turn_is_left() {
     explore(3, || {
-        let anchor = fence(Rules {
+        let machine_ref = fence(Rules {
             max_turns: 3,
             ..Rules::default()
         });
         let others = [1, 2].map(|call| {
-            let anchor = Arc::clone(&anchor);
-            thread::spawn(move || admit(&anchor, call).is_ok())
+            let machine_ref = Arc::clone(&machine_ref);
+            thread::spawn(move || admit(&machine_ref, call).is_ok())
         });
-        assert!(admit(&anchor, 7).is_ok());
+        assert!(admit(&machine_ref, 7).is_ok());
         for other in others {
             assert!(other.join().unwrap());
         }
-        assert_eq!(snapshot(&anchor).state, State::Closed);
-        assert!(!anchor.cell().word().lets_all_through());
+        assert_eq!(snapshot(&machine_ref).state, State::Closed);
+        assert!(!machine_ref.machine().packed().admits_all());
     });
 }
 
 fn an_error_beside_a_quiet_call_is_not_lost() {
     explore(3, || {
-        let anchor = fence(Rules {
+        let machine_ref = fence(Rules {
             error_limit: 3,
             ..Rules::default()
         });
-        let calls = [admit(&anchor, 1).unwrap(), admit(&anchor, 2).unwrap()];
+        let calls = [
+            admit(&machine_ref, 1).unwrap(),
+            admit(&machine_ref, 2).unwrap(),
+        ];
         let others = calls.map(|mut call| thread::spawn(move || call.record(failure(), None)));
-        let mut third = admit(&anchor, 3).unwrap();
+        let mut third = admit(&machine_ref, 3).unwrap();
         for other in others {
             other.join().unwrap();
         }
-        let now = snapshot(&anchor);
+        let now = snapshot(&machine_ref);
         assert_eq!((now.errors, now.turns), (2, 3));
         third.record(failure(), None);
-        assert_eq!(snapshot(&anchor).state, State::Open);
+        assert_eq!(snapshot(&machine_ref).state, State::Open);
     });
 }
 
 fn one_of_three_callers_is_the_tripwires_probe() {
     explore(3, || {
-        let anchor = fence(Rules {
+        let machine_ref = fence(Rules {
             error_limit: 1,
             open_cooldown_rejects: 3,
             ..Rules::default()
         });
-        admit(&anchor, 1).unwrap().record(failure(), None);
+        admit(&machine_ref, 1).unwrap().record(failure(), None);
         for _ in 0..3 {
-            assert!(admit(&anchor, 2).is_err());
+            assert!(admit(&machine_ref, 2).is_err());
         }
         let others: Vec<_> = (3..5)
             .map(|call| {
-                let anchor = Arc::clone(&anchor);
-                thread::spawn(move || admit(&anchor, call).ok())
+                let machine_ref = Arc::clone(&machine_ref);
+                thread::spawn(move || admit(&machine_ref, call).ok())
             })
             .collect();
-        let mut probes = vec![admit(&anchor, 5).ok()];
+        let mut probes = vec![admit(&machine_ref, 5).ok()];
         probes.extend(others.into_iter().map(|other| other.join().unwrap()));
         assert_eq!(probes.iter().flatten().count(), 1);
-        assert!(snapshot(&anchor).probing);
+        assert!(snapshot(&machine_ref).probing);
     });
 }
 
 fn a_turn_is_not_spent_in_an_evicted_fence() {
     explore(3, || {
-        let sessions = Arc::new(Sessions::new(1, None, shared(Rules::default()), None, ()));
+        let sessions = Arc::new(Sessions::new(
+            1,
+            None,
+            environment(Rules::default()),
+            None,
+            (),
+        ));
         let admit = |sessions: &Sessions<u32>, session: u32| {
             gate::acquire_in(
                 sessions,

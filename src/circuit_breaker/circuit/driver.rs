@@ -3,11 +3,14 @@
 use std::time::Duration;
 
 use super::{
-    Circuit, CircuitBreakerSnapshot, Denied, Note, Phase, Recorded, Role, Rules, State, Ticket,
+    Circuit, CircuitBreakerSnapshot, Denied, PendingEvent, Phase, Recorded, Role, Rules, State,
+    Ticket,
 };
-use crate::clock::Moment;
-use crate::machine::{Machine, Notes, Rest, Told, Word};
-use crate::outcome::Outcome;
+use crate::machinery::clock::Timestamp;
+use crate::machinery::event_queue::{EventQueue, Queued};
+use crate::machinery::machine::{Machine, Retention};
+use crate::machinery::packed_state::PackedState;
+use crate::vocabulary::Outcome;
 
 /// A circuit and the word that mirrors it, at a time that the test sets.
 ///
@@ -16,13 +19,13 @@ use crate::outcome::Outcome;
 #[derive(Clone)]
 pub(super) struct Driver {
     pub(super) rules: Rules,
-    pub(super) now: Moment,
+    pub(super) now: Timestamp,
     /// Behind the word in what lock-free callers counted.
     pub(super) circuit: Circuit,
-    pub(super) word: Word,
+    pub(super) packed: PackedState,
     /// The moment beside the word, which a frame may renew without the circuit.
-    until: Moment,
-    told: Vec<Note>,
+    deadline: Timestamp,
+    told: Vec<PendingEvent>,
     /// How many verdicts and gate answers needed the word alone.
     pub(super) lock_free: usize,
 }
@@ -34,15 +37,15 @@ impl Driver {
 
     pub(super) fn with_seed(rules: Rules, seed: u64) -> Self {
         let circuit = Circuit::new(&rules, seed);
-        Self::of(rules, circuit, Moment::START)
+        Self::of(rules, circuit, Timestamp::START)
     }
 
-    pub(super) fn of(rules: Rules, circuit: Circuit, now: Moment) -> Self {
+    pub(super) fn of(rules: Rules, circuit: Circuit, now: Timestamp) -> Self {
         Self {
             rules,
             now,
-            word: circuit.word(),
-            until: circuit.until(),
+            packed: circuit.packed(),
+            deadline: circuit.deadline(),
             circuit,
             told: Vec::new(),
             lock_free: 0,
@@ -53,12 +56,12 @@ impl Driver {
 
     /// Sets the time, counted from the start.
     pub(super) fn at(&mut self, since_start: Duration) -> &mut Self {
-        self.now = Moment::START.after(since_start);
+        self.now = Timestamp::START.saturating_add(since_start);
         self
     }
 
     pub(super) fn advance(&mut self, by: Duration) -> &mut Self {
-        self.now = self.now.after(by);
+        self.now = self.now.saturating_add(by);
         self
     }
 
@@ -68,7 +71,7 @@ impl Driver {
     pub(super) fn try_acquire(&mut self) -> Result<Ticket, Denied> {
         let foretold = self.would_allow();
         let before = self.settled();
-        let answer = match self.glance() {
+        let answer = match self.try_acquire_lock_free() {
             Some(answer) => {
                 self.lock_free += 1;
                 answer
@@ -95,43 +98,52 @@ impl Driver {
     pub(super) fn would_allow(&self) -> Result<(), Denied> {
         let answer = self.settled().would_allow(&self.rules, self.now);
         let mut uncounted = self.circuit.clone();
-        uncounted.adopt(self.circuit.word(), self.until);
+        uncounted.take_over(self.circuit.packed(), self.deadline);
         let again = uncounted.would_allow(&self.rules, self.now);
-        assert_eq!(answer, again, "what was counted in the word matters to it");
-        if let Some(glanced) = self.glance() {
-            assert_eq!(glanced.map(|_| ()), answer, "the word tells otherwise");
+        assert_eq!(
+            answer, again,
+            "what was counted in the packed matters to it"
+        );
+        if let Some(glanced) = self.try_acquire_lock_free() {
+            assert_eq!(glanced.map(|_| ()), answer, "the packed tells otherwise");
             let mut copy = self.settled();
-            let gate = copy.try_acquire(&self.rules, self.now, &mut Notes::default());
-            assert_eq!(glanced, gate, "the gate tells otherwise than the word");
+            let gate = copy.try_acquire(&self.rules, self.now, &mut EventQueue::default());
+            assert_eq!(glanced, gate, "the gate tells otherwise than the packed");
             assert_eq!(copy, self.settled(), "the gate had more to do");
         }
-        let busy = Circuit::glance(Word::BUSY, || Some(self.until), || self.now);
+        let busy =
+            Circuit::try_acquire_lock_free(PackedState::BUSY, || Some(self.deadline), || self.now);
         assert_eq!(busy, None);
         answer
     }
 
     /// What the word alone tells.
-    pub(super) fn glance(&self) -> Option<Result<Ticket, Denied>> {
-        Circuit::glance(self.word, || Some(self.until), || self.now)
+    pub(super) fn try_acquire_lock_free(&self) -> Option<Result<Ticket, Denied>> {
+        Circuit::try_acquire_lock_free(self.packed, || Some(self.deadline), || self.now)
     }
 
     // ===== verdicts =====
 
     pub(super) fn record(&mut self, ticket: Ticket, outcome: impl Into<Outcome>) -> Recorded {
         let outcome = outcome.into();
-        let Some(word) = Circuit::shortcut(self.word, ticket, outcome, &self.rules) else {
-            return self.step(|circuit, rules, now, notes| {
-                circuit.record(rules, now, ticket, outcome, notes)
+        let Some(packed) = Circuit::record_lock_free(self.packed, ticket, outcome, &self.rules)
+        else {
+            return self.step(|circuit, rules, now, events| {
+                circuit.record(rules, now, ticket, outcome, events)
             });
         };
         let mut by_the_lock = self.settled();
-        let mut notes = Notes::default();
-        let recorded = by_the_lock.record(&self.rules, self.now, ticket, outcome, &mut notes);
+        let mut events = EventQueue::default();
+        let recorded = by_the_lock.record(&self.rules, self.now, ticket, outcome, &mut events);
         assert_eq!(recorded, Recorded::Applied);
-        assert_eq!(notes.next(), None, "a shortcut past an event");
-        self.word = word;
-        assert_eq!(self.settled(), by_the_lock, "the shortcut leads elsewhere");
-        assert_eq!(by_the_lock.word(), word, "the word is not the mirror");
+        assert_eq!(events.next(), None, "a record_lock_free past an event");
+        self.packed = packed;
+        assert_eq!(
+            self.settled(),
+            by_the_lock,
+            "the record_lock_free leads elsewhere"
+        );
+        assert_eq!(by_the_lock.packed(), packed, "the packed is not the mirror");
         self.lock_free += 1;
         recorded
     }
@@ -139,27 +151,29 @@ impl Driver {
     /// A frame of the call whose ticket this is. Answers whether its lease started anew.
     pub(super) fn renew(&mut self, ticket: Ticket) -> bool {
         let before = self.settled();
-        let renewed = Circuit::renewed(self.word, self.until, ticket, &self.rules, self.now);
+        let renewed = Circuit::renewed(self.packed, self.deadline, ticket, &self.rules, self.now);
         // By the machine itself: its verdict would count, and it is the probe's.
         let mut judged = before.clone();
-        let mut notes = Notes::default();
+        let mut events = EventQueue::default();
         let (rules, now) = (&self.rules, self.now);
-        let recorded = judged.record(rules, now, ticket, Outcome::Neutral, &mut notes);
+        let recorded = judged.record(rules, now, ticket, Outcome::Neutral, &mut events);
         let lives = recorded == Recorded::Applied && before.phase == Phase::Probing;
         assert_eq!(renewed.is_some(), lives, "the machine tells otherwise");
-        let Some(until) = renewed else { return false };
-        assert!(until >= self.until, "a frame shortened the lease");
-        assert_eq!(until, now.after(rules.probe_timeout));
+        let Some(deadline) = renewed else {
+            return false;
+        };
+        assert!(deadline >= self.deadline, "a frame shortened the lease");
+        assert_eq!(deadline, now.saturating_add(rules.probe_timeout));
         assert_eq!(
-            (notes.next(), judged.phase),
+            (events.next(), judged.phase),
             (None, Phase::Vacant),
             "it was the probe's slot"
         );
-        self.until = until;
+        self.deadline = deadline;
         // Nothing but the moment is another, as if the probe had begun now.
         let after = self.settled();
-        assert_eq!(after, Circuit { until, ..before });
-        assert_eq!(after.word(), self.word, "a frame moved the word");
+        assert_eq!(after, Circuit { deadline, ..before });
+        assert_eq!(after.packed(), self.packed, "a frame moved the packed");
         true
     }
 
@@ -183,11 +197,14 @@ impl Driver {
 
     pub(super) fn snapshot(&self) -> CircuitBreakerSnapshot {
         let mut uncounted = self.circuit.clone();
-        uncounted.adopt(self.circuit.word(), self.until);
-        let snapshot = uncounted.snapshot(self.word, &self.rules, self.now);
+        uncounted.take_over(self.circuit.packed(), self.deadline);
+        let snapshot = uncounted.snapshot(self.packed, &self.rules, self.now);
         let settled = self.settled();
-        let again = settled.snapshot(settled.word(), &self.rules, self.now);
-        assert_eq!(snapshot, again, "the snapshot misses what the word counted");
+        let again = settled.snapshot(settled.packed(), &self.rules, self.now);
+        assert_eq!(
+            snapshot, again,
+            "the snapshot misses what the packed counted"
+        );
         snapshot
     }
 
@@ -195,44 +212,44 @@ impl Driver {
         self.snapshot().state
     }
 
-    pub(super) fn rest(&self) -> Rest {
-        self.settled().rest(&self.rules, self.now)
+    pub(super) fn retention(&self) -> Retention {
+        self.settled().retention(&self.rules, self.now)
     }
 
-    pub(super) fn word(&self) -> Word {
-        self.word
+    pub(super) fn packed(&self) -> PackedState {
+        self.packed
     }
 
     /// The circuit as the next step would find it.
     pub(super) fn settled(&self) -> Circuit {
         let mut circuit = self.circuit.clone();
-        circuit.adopt(self.word, self.until);
+        circuit.take_over(self.packed, self.deadline);
         circuit
     }
 
     /// What there was to tell since the last time, in order.
-    pub(super) fn notes(&mut self) -> Vec<Note> {
+    pub(super) fn events(&mut self) -> Vec<PendingEvent> {
         std::mem::take(&mut self.told)
     }
 
     fn step<R>(
         &mut self,
-        f: impl FnOnce(&mut Circuit, &Rules, Moment, &mut Notes<Note>) -> R,
+        f: impl FnOnce(&mut Circuit, &Rules, Timestamp, &mut EventQueue<PendingEvent>) -> R,
     ) -> R {
-        let mut notes = Notes::default();
-        self.circuit.adopt(self.word, self.until);
+        let mut events = EventQueue::default();
+        self.circuit.take_over(self.packed, self.deadline);
         let generation = self.circuit.generation;
-        let was = self.until;
-        let result = f(&mut self.circuit, &self.rules, self.now, &mut notes);
-        self.word = self.circuit.word();
-        self.until = self.circuit.until();
+        let was = self.deadline;
+        let result = f(&mut self.circuit, &self.rules, self.now, &mut events);
+        self.packed = self.circuit.packed();
+        self.deadline = self.circuit.deadline();
         if was <= self.now && self.circuit.generation != generation {
-            assert_ne!(self.until, was, "a late frame would take it for its own");
+            assert_ne!(self.deadline, was, "a late frame would take it for its own");
         }
-        while let Some(told) = notes.next() {
+        while let Some(told) = events.next() {
             match told {
-                Told::Note(note) => self.told.push(note),
-                Told::Missed(_) => unreachable!("one step has few events"),
+                Queued::Event(pending) => self.told.push(pending),
+                Queued::Missed(_) => unreachable!("one step has few events"),
             }
         }
         result

@@ -12,13 +12,13 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::driver::Driver;
-use super::{Backoff, Denied, Note, Rate, Recorded, Role, Rules, Ticket};
+use super::{Backoff, Denied, PendingEvent, Rate, Recorded, Role, Rules, Ticket};
 use crate::circuit_breaker::{Cancelled, Window};
-use crate::clock::Moment;
-use crate::event::{State, TransitionReason};
-use crate::machine::Rest;
-use crate::outcome::{Failure, FailureKind, Outcome};
-use crate::refusal::Reason;
+use crate::machinery::clock::Timestamp;
+use crate::machinery::machine::Retention;
+use crate::vocabulary::Reason;
+use crate::vocabulary::{Failure, FailureKind, Outcome};
+use crate::vocabulary::{State, TransitionReason};
 
 // ===== the model =====
 
@@ -435,26 +435,26 @@ impl Model {
         }
     }
 
-    fn left(&self, until: Nanos) -> Option<Duration> {
-        (until < NEVER).then(|| duration(until.saturating_sub(self.now)))
+    fn left(&self, deadline: Nanos) -> Option<Duration> {
+        (deadline < NEVER).then(|| duration(deadline.saturating_sub(self.now)))
     }
 
     fn denied(&self, no: &No) -> Denied {
         let (reason, wait) = match no {
-            No::Wait(until) => (Reason::CircuitOpen, self.left(*until)),
-            No::ProbeOut(until) => (Reason::ProbeInFlight, self.left(*until)),
+            No::Wait(deadline) => (Reason::CircuitOpen, self.left(*deadline)),
+            No::ProbeOut(deadline) => (Reason::ProbeInFlight, self.left(*deadline)),
             No::Pinned => (Reason::ForcedOpen, None),
         };
         let last = self.last_failure().map(Kind::told);
         Denied { reason, wait, last }
     }
 
-    fn rest(&self) -> Rest {
+    fn retention(&self) -> Retention {
         let bad = self.in_window().contains(&true);
         match (self.page().era, self.asks()) {
-            (Era::Shut, _) if self.streak().is_empty() && !bad => Rest::Clean,
-            (_, Ok(_)) => Rest::Unclean,
-            (_, Err(_)) => Rest::Live,
+            (Era::Shut, _) if self.streak().is_empty() && !bad => Retention::Clean,
+            (_, Ok(_)) => Retention::Unclean,
+            (_, Err(_)) => Retention::Live,
         }
     }
 
@@ -550,7 +550,7 @@ struct Pair {
     model: Model,
     driver: Driver,
     in_flight: Vec<(Ticket, Pass)>,
-    told: Vec<Note>,
+    told: Vec<PendingEvent>,
 }
 
 impl Pair {
@@ -637,7 +637,7 @@ impl Pair {
 
     fn pass_to(&mut self, now: Nanos) {
         self.model.pass_to(now);
-        self.driver.now = Moment::from_nanos(u64::try_from(now).unwrap());
+        self.driver.now = Timestamp::from_nanos(u64::try_from(now).unwrap());
     }
 
     /// Looks at everything there is to see, more than once.
@@ -659,14 +659,14 @@ impl Pair {
         assert_eq!(snapshot.due, era == Era::Open && asked.is_ok());
         assert_eq!(snapshot.forced, era == Era::Pinned);
         assert_eq!(snapshot.streak as usize, model.streak().len());
-        let until = match era {
+        let deadline = match era {
             Era::Open => Some(model.due_at()),
             _ => model.lease_end(),
         };
-        assert_eq!(snapshot.time_left, until.and_then(|end| model.left(end)));
+        assert_eq!(snapshot.time_left, deadline.and_then(|end| model.left(end)));
         assert_eq!(snapshot.trips, model.trips() as u64);
         assert_eq!(snapshot.last_failure, model.last_failure().map(Kind::told));
-        assert_eq!(self.driver.rest(), model.rest());
+        assert_eq!(self.driver.retention(), model.retention());
         assert_eq!(self.driver.settled(), before, "looking changed something");
 
         let probes = self.in_flight.iter();
@@ -680,12 +680,12 @@ impl Pair {
 
     /// The transitions are the model's, but for a lease whose end nobody has noticed.
     fn hear(&mut self) {
-        self.told.extend(self.driver.notes());
+        self.told.extend(self.driver.events());
         let mut generation = 0;
         let mut moves = Vec::new();
-        for note in &self.told {
-            match *note {
-                Note::Transition {
+        for pending in &self.told {
+            match *pending {
+                PendingEvent::Transition {
                     from,
                     to,
                     reason,
@@ -695,7 +695,8 @@ impl Pair {
                     assert_eq!(next, generation);
                     moves.push((from, to, reason));
                 }
-                Note::ProbeStarted { generation: of } | Note::LeaseExpired { generation: of } => {
+                PendingEvent::ProbeStarted { generation: of }
+                | PendingEvent::LeaseExpired { generation: of } => {
                     assert_eq!(of, generation);
                 }
             }
@@ -706,16 +707,17 @@ impl Pair {
             assert_eq!(unnoticed, Some(TransitionReason::LeaseExpired));
         }
         assert_eq!(moves, expected);
-        let count = |f: fn(&Note) -> bool| self.told.iter().filter(|note| f(note)).count();
+        let count =
+            |f: fn(&PendingEvent) -> bool| self.told.iter().filter(|pending| f(pending)).count();
         let leases = moves
             .iter()
             .filter(|(_, _, reason)| *reason == TransitionReason::LeaseExpired);
-        let expired = count(|note| matches!(note, Note::LeaseExpired { .. }));
+        let expired = count(|pending| matches!(pending, PendingEvent::LeaseExpired { .. }));
         assert_eq!(expired, leases.count());
         let trials = self.model.chapters.iter();
         let trials = trials.filter(|chapter| chapter.era == Era::Trial);
         let probes: usize = trials.map(|chapter| chapter.admitted.len()).sum();
-        let started = count(|note| matches!(note, Note::ProbeStarted { .. }));
+        let started = count(|pending| matches!(pending, PendingEvent::ProbeStarted { .. }));
         assert_eq!(started, probes);
     }
 }
@@ -852,7 +854,7 @@ fn the_histories_go_everywhere() {
         for step in &steps {
             pair.take(step);
             let moves = pair.told.iter();
-            let moves = moves.filter(|note| matches!(note, Note::Transition { .. }));
+            let moves = moves.filter(|pending| matches!(pending, PendingEvent::Transition { .. }));
             unnoticed += usize::from(moves.count() + 1 < pair.model.chapters.len());
         }
         lock_free += pair.driver.lock_free;

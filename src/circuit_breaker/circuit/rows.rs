@@ -4,7 +4,7 @@
 
 use super::driver::Driver;
 use super::*;
-use crate::machine::Told;
+use crate::machinery::event_queue::Queued;
 
 const NS: Duration = Duration::from_nanos(1);
 
@@ -50,7 +50,7 @@ impl Driver {
     fn tripped(rules: Rules) -> Self {
         let mut driver = Self::new(rules);
         driver.trip();
-        driver.notes();
+        driver.events();
         driver
     }
 
@@ -70,7 +70,7 @@ impl Driver {
         let cooldown = driver.rules.recovery_duration;
         let probe = driver.at(cooldown).try_acquire().expect("the probe");
         assert_eq!(probe.role, Role::Probe);
-        driver.notes();
+        driver.events();
         (driver, probe)
     }
 
@@ -98,8 +98,8 @@ impl Driver {
     }
 }
 
-fn moved(from: State, to: State, reason: TransitionReason, generation: u32) -> Note {
-    Note::Transition {
+fn moved(from: State, to: State, reason: TransitionReason, generation: u32) -> PendingEvent {
+    PendingEvent::Transition {
         from,
         to,
         reason,
@@ -120,7 +120,7 @@ fn closed_success_makes_the_streak_zero() {
         assert_eq!(driver.snapshot().streak, 0);
     }
     assert_eq!(driver.state(), State::Closed);
-    assert_eq!(driver.notes(), []);
+    assert_eq!(driver.events(), []);
     assert_eq!(driver.snapshot().trips, 0);
     assert_eq!(
         driver.snapshot().last_failure,
@@ -134,10 +134,10 @@ fn closed_success_a_million_times_saves_nothing_up() {
     let mut driver = Driver::defaults();
     let ticket = driver.try_acquire().unwrap();
     for _ in 0..1_000_000 {
-        let mut notes = Notes::default();
+        let mut events = EventQueue::default();
         let (rules, now) = (&driver.rules, driver.now);
         let circuit = &mut driver.circuit;
-        circuit.record(rules, now, ticket, Outcome::Success, &mut notes);
+        circuit.record(rules, now, ticket, Outcome::Success, &mut events);
     }
     driver.fail();
     driver.fail();
@@ -163,7 +163,7 @@ fn closed_failure_at_the_threshold_opens_and_the_cooldown_counts_from_now() {
         driver.is_open_until(tripped_at + secs(30));
         let (closed, open) = (State::Closed, State::Open);
         let tripped = moved(closed, open, TransitionReason::FailureThreshold, 1);
-        assert_eq!(driver.notes(), [tripped]);
+        assert_eq!(driver.events(), [tripped]);
     }
 }
 
@@ -178,7 +178,7 @@ fn closed_failure_that_is_fatal_trips_at_once() {
     assert_eq!(driver.snapshot().streak, 1);
     let (closed, open) = (State::Closed, State::Open);
     let tripped = moved(closed, open, TransitionReason::FatalFailure, 1);
-    assert_eq!(driver.notes(), [tripped]);
+    assert_eq!(driver.events(), [tripped]);
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn closed_failure_that_is_fatal_and_reaches_the_threshold_is_told_as_fatal() {
     driver.call(Failure::fatal());
     let (closed, open) = (State::Closed, State::Open);
     let tripped = moved(closed, open, TransitionReason::FatalFailure, 1);
-    assert_eq!(driver.notes(), [tripped]);
+    assert_eq!(driver.events(), [tripped]);
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn closed_result_from_an_older_generation_is_stale_and_changes_nothing() {
     driver.trip();
     driver.at(secs(30)).succeed();
     driver.fail();
-    let before = (driver.settled(), driver.notes());
+    let before = (driver.settled(), driver.events());
     let hint = hinted(secs(60));
     let outcomes = [
         Outcome::Success,
@@ -210,7 +210,7 @@ fn closed_result_from_an_older_generation_is_stale_and_changes_nothing() {
         assert_eq!(driver.record(ticket, outcome), Recorded::Stale);
         assert_eq!(driver.settled(), before.0);
     }
-    assert_eq!(driver.notes(), []);
+    assert_eq!(driver.events(), []);
     assert_eq!(driver.snapshot().streak, 1);
 }
 
@@ -227,7 +227,7 @@ fn open_call_before_the_cooldown_is_over_is_refused_with_what_is_left() {
         assert_eq!(driver.state(), State::Open);
         assert!(!driver.snapshot().due);
     }
-    assert_eq!(driver.notes(), []);
+    assert_eq!(driver.events(), []);
 }
 
 #[test]
@@ -236,10 +236,10 @@ fn open_call_once_the_cooldown_is_over_is_the_probe_and_its_lease_starts() {
         let mut driver = Driver::tripped(ruled(|rules| rules.probe_timeout = secs(7)));
         driver.at(now);
         assert_eq!(driver.snapshot().due, !refused);
-        assert_eq!(driver.state(), State::Open, "until a call comes");
+        assert_eq!(driver.state(), State::Open, "deadline a call comes");
         if refused {
             driver.refused(Reason::CircuitOpen, NS);
-            assert_eq!(driver.notes(), []);
+            assert_eq!(driver.events(), []);
             continue;
         }
         assert_eq!(driver.snapshot().time_left, Some(Duration::ZERO));
@@ -249,10 +249,10 @@ fn open_call_once_the_cooldown_is_over_is_the_probe_and_its_lease_starts() {
         driver.refused(Reason::ProbeInFlight, secs(7));
         let (open, half_open) = (State::Open, State::HalfOpen);
         assert_eq!(
-            driver.notes(),
+            driver.events(),
             [
                 moved(open, half_open, TransitionReason::CooldownOver, 2),
-                Note::ProbeStarted { generation: 2 },
+                PendingEvent::ProbeStarted { generation: 2 },
             ]
         );
     }
@@ -264,7 +264,7 @@ fn open_stale_success_is_ignored() {
     let slow = driver.try_acquire().unwrap();
     let neutral = driver.try_acquire().unwrap();
     driver.trip();
-    driver.notes();
+    driver.events();
     let before = driver.settled();
     for now in [secs(29), secs(31)] {
         let mut driver = driver.clone();
@@ -273,7 +273,7 @@ fn open_stale_success_is_ignored() {
         assert_eq!(driver.record(neutral, Outcome::Neutral), Recorded::Stale);
         assert_eq!(driver.settled(), before);
         driver.is_open_until(secs(30));
-        assert_eq!(driver.notes(), []);
+        assert_eq!(driver.events(), []);
     }
 }
 
@@ -294,7 +294,7 @@ fn open_stale_failure_restarts_the_cooldown() {
     let snapshot = driver.snapshot();
     assert_eq!((snapshot.trips, snapshot.streak), (1, 3));
     assert_eq!(snapshot.last_failure, Some(FailureKind::RateLimited));
-    assert_eq!(driver.notes().len(), 1, "one trip");
+    assert_eq!(driver.events().len(), 1, "one trip");
 }
 
 #[test]
@@ -360,7 +360,7 @@ fn half_open_call_with_the_slot_taken_is_refused_with_the_rest_of_the_lease() {
         driver.at(now).refused(Reason::ProbeInFlight, left);
         assert_eq!(driver.state(), State::HalfOpen);
     }
-    assert_eq!(driver.notes(), []);
+    assert_eq!(driver.events(), []);
 }
 
 #[test]
@@ -378,7 +378,7 @@ fn half_open_the_probe_succeeds_while_its_lease_is_live() {
             assert_eq!(snapshot.time_left, None);
             let closed = State::Closed;
             assert_eq!(
-                driver.notes(),
+                driver.events(),
                 [moved(
                     half_open,
                     closed,
@@ -420,12 +420,12 @@ fn half_open_the_probe_succeeds_and_so_must_the_next_until_the_success_threshold
                 let snapshot = driver.snapshot();
                 assert_eq!(snapshot.state, State::HalfOpen);
                 assert_eq!(snapshot.time_left, None, "no lease runs");
-                assert_eq!(driver.rest(), Rest::Unclean);
+                assert_eq!(driver.retention(), Retention::Unclean);
             }
         }
         let Some(fails_at) = fails_at else {
             assert_eq!(driver.state(), State::Closed);
-            let probes = driver.notes();
+            let probes = driver.events();
             assert_eq!(probes.len(), 5, "one way out, three probes, one way back");
             continue;
         };
@@ -470,7 +470,7 @@ fn half_open_the_probe_fails_and_the_cooldown_counts_from_now() {
         assert_eq!(snapshot.last_failure, Some(failure.kind()));
         let (half_open, open) = (State::HalfOpen, State::Open);
         let tripped = moved(half_open, open, TransitionReason::ProbeFailed, 3);
-        assert_eq!(driver.notes(), [tripped]);
+        assert_eq!(driver.events(), [tripped]);
     }
 }
 
@@ -488,7 +488,7 @@ fn half_open_the_probe_shows_a_sign_of_life_and_the_lease_starts_anew() {
             );
             driver.at(now + secs(30) - NS);
             driver.refused(Reason::ProbeInFlight, NS);
-            assert_eq!(driver.notes(), [], "nobody hears of a frame");
+            assert_eq!(driver.events(), [], "nobody hears of a frame");
             // The cooldown counts from the end of the lease as it was renewed.
             let mut lost = driver.clone();
             lost.at(now + secs(30));
@@ -518,7 +518,7 @@ fn half_open_the_probe_shows_signs_of_life_for_as_long_as_it_likes() {
         driver.record(probe, Failure::transient()),
         Recorded::Applied
     );
-    let now = driver.now.since(Moment::START);
+    let now = driver.now.duration_since(Timestamp::START);
     driver.is_open_until(now + secs(30));
     assert_eq!(driver.snapshot().trips, 2);
 }
@@ -533,7 +533,7 @@ fn half_open_a_sign_of_life_of_any_other_call_renews_nothing() {
     let hung = driver.at(secs(30)).try_acquire().unwrap();
     let next = driver.at(secs(90)).try_acquire().unwrap();
     assert_eq!((hung.role, next.role), (Role::Probe, Role::Probe));
-    driver.notes();
+    driver.events();
     driver.at(secs(100));
     for other in [ordinary, hung] {
         assert!(!driver.renew(other));
@@ -555,8 +555,8 @@ fn half_open_a_sign_of_life_after_the_verdict_renews_nothing() {
         driver.record(probe, outcome);
         let before = driver.settled();
         let renewed = Circuit::renewed(
-            driver.word(),
-            before.until,
+            driver.packed(),
+            before.deadline,
             probe,
             &driver.rules,
             driver.now,
@@ -567,7 +567,7 @@ fn half_open_a_sign_of_life_after_the_verdict_renews_nothing() {
         let (mut driver, probe) = Driver::probing(Rules::default());
         by_hand(&mut driver);
         assert!(!driver.renew(probe));
-        assert_eq!(driver.settled().until, Moment::NEVER);
+        assert_eq!(driver.settled().deadline, Timestamp::NEVER);
     }
 }
 
@@ -603,11 +603,11 @@ fn half_open_lease_over_without_any_cooldown_leaves_a_moment_that_no_late_frame_
     let stale = driver.try_acquire().unwrap();
     driver.trip();
     let hung = driver.try_acquire().unwrap();
-    let end = driver.settled().until;
+    let end = driver.settled().deadline;
     driver.advance(secs(31));
     // Whoever notices it and is not the next probe.
     assert_eq!(driver.record(stale, Outcome::Success), Recorded::Stale);
-    assert!(driver.settled().until < end);
+    assert!(driver.settled().deadline < end);
     assert!(driver.snapshot().due);
     assert_eq!(driver.snapshot().time_left, Some(Duration::ZERO));
     assert!(!driver.renew(hung));
@@ -633,9 +633,9 @@ fn half_open_lease_over_opens_and_the_cooldown_counts_from_the_leases_end() {
         assert_eq!(unnoticed.last_failure, Some(FailureKind::Transient));
         let (half_open, open) = (State::HalfOpen, State::Open);
         assert_eq!(
-            driver.notes(),
+            driver.events(),
             [
-                Note::LeaseExpired { generation: 2 },
+                PendingEvent::LeaseExpired { generation: 2 },
                 moved(half_open, open, TransitionReason::LeaseExpired, 3),
             ]
         );
@@ -660,12 +660,12 @@ fn half_open_lease_over_is_seen_by_one_call_that_may_be_the_next_probe() {
         driver.refused(Reason::ProbeInFlight, secs(30));
         let (half_open, open) = (State::HalfOpen, State::Open);
         assert_eq!(
-            driver.notes(),
+            driver.events(),
             [
-                Note::LeaseExpired { generation: 2 },
+                PendingEvent::LeaseExpired { generation: 2 },
                 moved(half_open, open, TransitionReason::LeaseExpired, 3),
                 moved(open, half_open, TransitionReason::CooldownOver, 4),
-                Note::ProbeStarted { generation: 4 },
+                PendingEvent::ProbeStarted { generation: 4 },
             ]
         );
         // The hung one comes back, beside the new one.
@@ -714,13 +714,16 @@ fn half_open_the_probe_is_neutral_and_the_next_call_is_the_probe() {
     let snapshot = driver.snapshot();
     assert_eq!(snapshot.state, State::HalfOpen);
     assert_eq!((snapshot.time_left, snapshot.due), (None, false));
-    assert_eq!(driver.notes(), []);
+    assert_eq!(driver.events(), []);
     driver.at(secs(10_000));
     assert_eq!(driver.state(), State::HalfOpen, "no lease runs");
     let next = driver.try_acquire().unwrap();
     assert_eq!((next.role, next.generation), (Role::Probe, 2));
     driver.refused(Reason::ProbeInFlight, secs(30));
-    assert_eq!(driver.notes(), [Note::ProbeStarted { generation: 2 }]);
+    assert_eq!(
+        driver.events(),
+        [PendingEvent::ProbeStarted { generation: 2 }]
+    );
     assert_eq!(driver.record(next, Outcome::Success), Recorded::Applied);
     assert_eq!(driver.state(), State::Closed);
 }
@@ -742,7 +745,7 @@ fn half_open_any_other_result_is_stale_and_changes_nothing() {
     let old = [(); 4].map(|()| driver.try_acquire().unwrap());
     driver.trip();
     let probe = driver.at(secs(30)).try_acquire().unwrap();
-    driver.notes();
+    driver.events();
     let before = driver.settled();
     driver.at(secs(31));
     let outcomes = [
@@ -755,7 +758,7 @@ fn half_open_any_other_result_is_stale_and_changes_nothing() {
         assert_eq!(driver.record(ticket, outcome), Recorded::Stale);
         assert_eq!(driver.settled(), before);
     }
-    assert_eq!(driver.notes(), []);
+    assert_eq!(driver.events(), []);
     driver.refused(Reason::ProbeInFlight, secs(29));
     assert_eq!(driver.record(probe, Outcome::Success), Recorded::Applied);
     assert_eq!(driver.state(), State::Closed);
@@ -805,7 +808,7 @@ fn in_every_phase() -> Vec<(&'static str, Driver, Ticket, Option<Ticket>)> {
         ("forced", forced, old, probe),
     ];
     for (_, driver, ..) in &mut all {
-        driver.notes();
+        driver.events();
     }
     all
 }
@@ -826,16 +829,16 @@ fn any_phase_pinned_open_by_hand_refuses_until_a_reset_and_results_move_nothing(
             ..before.clone()
         };
         assert_eq!(pinned, expected, "{phase}");
-        let mut notes = driver.notes();
+        let mut events = driver.events();
         if phase == "forced" {
-            assert_eq!(notes, [], "it was");
+            assert_eq!(events, [], "it was");
         } else {
             let reason = TransitionReason::ForcedOpen;
             let generation = driver.settled().generation;
             let last = moved(before.state, State::Open, reason, generation);
-            assert_eq!(notes.pop(), Some(last), "{phase}");
+            assert_eq!(events.pop(), Some(last), "{phase}");
             let unnoticed = if phase == "expired" { 2 } else { 0 };
-            assert_eq!(notes.len(), unnoticed, "{phase}");
+            assert_eq!(events.len(), unnoticed, "{phase}");
         }
         driver.force_open();
         let settled = driver.settled();
@@ -850,8 +853,8 @@ fn any_phase_pinned_open_by_hand_refuses_until_a_reset_and_results_move_nothing(
         let wait = None;
         assert_eq!(denied, Denied { reason, wait, last });
         assert_eq!(driver.settled(), settled);
-        assert_eq!(driver.rest(), Rest::Live);
-        assert_eq!(driver.notes(), []);
+        assert_eq!(driver.retention(), Retention::Live);
+        assert_eq!(driver.events(), []);
         driver.reset();
         driver.succeed();
     }
@@ -872,18 +875,18 @@ fn any_phase_reset_is_as_new_in_a_new_generation() {
     for (phase, mut driver, old, probe) in in_every_phase() {
         let before = driver.snapshot();
         driver.reset();
-        let mut notes = driver.notes();
+        let mut events = driver.events();
         let generation = driver.settled().generation;
         let reason = TransitionReason::Reset;
         let last = moved(before.state, State::Closed, reason, generation);
-        assert_eq!(notes.pop(), Some(last), "{phase}");
+        assert_eq!(events.pop(), Some(last), "{phase}");
         let unnoticed = if phase == "expired" { 2 } else { 0 };
-        assert_eq!(notes.len(), unnoticed, "{phase}");
+        assert_eq!(events.len(), unnoticed, "{phase}");
 
         let mut as_new = Circuit::new(&driver.rules, 0);
         as_new.generation = generation;
         assert_eq!(driver.settled(), as_new, "{phase}");
-        assert_eq!(driver.rest(), Rest::Clean);
+        assert_eq!(driver.retention(), Retention::Clean);
         for ticket in [Some(old), probe].into_iter().flatten() {
             assert_ne!(ticket.generation, generation);
             for outcome in [Outcome::Success, Failure::fatal().into(), Outcome::Neutral] {
@@ -892,7 +895,7 @@ fn any_phase_reset_is_as_new_in_a_new_generation() {
         }
         assert_eq!(driver.settled(), as_new, "{phase}");
         // The growth of its cooldown is forgotten too.
-        let now = driver.now.since(Moment::START);
+        let now = driver.now.duration_since(Timestamp::START);
         driver.trip();
         driver.is_open_until(now + secs(30));
     }
@@ -973,29 +976,29 @@ fn a_snapshot_of_a_lease_that_is_over_tells_of_it_even_after_another_kind_of_fai
 fn a_circuit_rests_as_its_phase_says() {
     for (phase, driver, ..) in in_every_phase() {
         let expected = match phase {
-            "closed" | "due" | "vacant" => Rest::Unclean,
-            _ => Rest::Live,
+            "closed" | "due" | "vacant" => Retention::Unclean,
+            _ => Retention::Live,
         };
-        assert_eq!(driver.rest(), expected, "{phase}");
+        assert_eq!(driver.retention(), expected, "{phase}");
     }
     let mut driver = Driver::defaults();
-    assert_eq!(driver.rest(), Rest::Clean);
+    assert_eq!(driver.retention(), Retention::Clean);
     driver.fail();
-    assert_eq!(driver.rest(), Rest::Unclean);
+    assert_eq!(driver.retention(), Retention::Unclean);
     driver.succeed();
-    assert_eq!(driver.rest(), Rest::Clean);
+    assert_eq!(driver.retention(), Retention::Clean);
     driver.trip();
     for (now, live) in around(secs(30)) {
         driver.at(now);
-        assert_eq!(driver.rest() == Rest::Live, live, "{now:?}");
+        assert_eq!(driver.retention() == Retention::Live, live, "{now:?}");
     }
     driver.at(secs(30)).try_acquire().expect("the probe");
     for (now, live) in around(secs(90)) {
         driver.at(now);
-        assert_eq!(driver.rest() == Rest::Live, live, "{now:?}");
+        assert_eq!(driver.retention() == Retention::Live, live, "{now:?}");
     }
     driver.at(secs(90)).succeed();
-    assert_eq!(driver.rest(), Rest::Clean, "closed again");
+    assert_eq!(driver.retention(), Retention::Clean, "closed again");
 }
 
 #[test]
@@ -1004,19 +1007,19 @@ fn a_circuit_rests_unclean_while_its_window_holds_a_failure() {
     let fraction = 1.0;
     let mut driver = Driver::new(ruled(|rules| rules.rate = Some(Rate { fraction, window })));
     driver.succeed();
-    assert_eq!(driver.rest(), Rest::Clean);
+    assert_eq!(driver.retention(), Retention::Clean);
     driver.fail();
     driver.succeed();
     for (now, unclean) in around(secs(10)) {
         driver.at(now);
-        assert_eq!(driver.rest() == Rest::Unclean, unclean, "{now:?}");
+        assert_eq!(driver.retention() == Retention::Unclean, unclean, "{now:?}");
     }
 }
 
 #[test]
 fn notes_become_events_with_the_name_and_the_lease() {
     let rules = ruled(|rules| rules.probe_timeout = secs(7));
-    let told = |note| format!("{:?}", Circuit::event(note, Some("search"), &rules));
+    let told = |pending| format!("{:?}", Circuit::event(pending, Some("search"), &rules));
     let reason = TransitionReason::Reset;
     let (from, to) = (State::Open, State::Closed);
     let generation = 5;
@@ -1038,12 +1041,12 @@ fn notes_become_events_with_the_name_and_the_lease() {
         lease: secs(7),
     };
     assert_eq!(
-        told(Note::ProbeStarted { generation }),
+        told(PendingEvent::ProbeStarted { generation }),
         format!("{started:?}")
     );
     let expired = Event::LeaseExpired { name, generation };
     assert_eq!(
-        told(Note::LeaseExpired { generation }),
+        told(PendingEvent::LeaseExpired { generation }),
         format!("{expired:?}")
     );
 }
@@ -1057,13 +1060,13 @@ fn asking_a_thousand_times_changes_nothing_across_every_edge() {
             let (mut driver, _probe) = Driver::probing(Rules::default());
             driver.at(now);
             let before = driver.settled();
-            let answers = (driver.would_allow(), driver.snapshot(), driver.rest());
+            let answers = (driver.would_allow(), driver.snapshot(), driver.retention());
             for _ in 0..1_000 {
-                let again = (driver.would_allow(), driver.snapshot(), driver.rest());
+                let again = (driver.would_allow(), driver.snapshot(), driver.retention());
                 assert_eq!(again, answers);
             }
             assert_eq!(driver.settled(), before);
-            assert_eq!(driver.notes(), []);
+            assert_eq!(driver.events(), []);
             assert_eq!(driver.try_acquire().map(|_| ()), answers.0);
         }
     }
@@ -1073,29 +1076,30 @@ fn asking_a_thousand_times_changes_nothing_across_every_edge() {
 fn a_glance_is_enough_wherever_the_machine_need_not_move() {
     for (phase, driver, ..) in in_every_phase() {
         let enough = !matches!(phase, "due" | "vacant" | "expired");
-        assert_eq!(driver.glance().is_some(), enough, "{phase}");
+        assert_eq!(driver.try_acquire_lock_free().is_some(), enough, "{phase}");
     }
     let (mut driver, _probe) = Driver::probing(Rules::default());
     for (now, enough) in around(secs(60)) {
         driver.at(now);
-        assert_eq!(driver.glance().is_some(), enough, "{now:?}");
+        assert_eq!(driver.try_acquire_lock_free().is_some(), enough, "{now:?}");
     }
     // A cooldown without end, and a lease without end.
     let rules = ruled(|rules| rules.recovery_duration = Duration::MAX);
-    assert!(Driver::tripped(rules).glance().is_some());
+    assert!(Driver::tripped(rules).try_acquire_lock_free().is_some());
     let rules = ruled(|rules| rules.probe_timeout = Duration::MAX);
     let (driver, _probe) = Driver::probing(rules);
-    assert!(driver.glance().is_some());
+    assert!(driver.try_acquire_lock_free().is_some());
 }
 
 #[test]
 fn a_glance_reads_no_clock_while_closed_and_trusts_no_moment_that_moved() {
     let driver = Driver::defaults();
-    let unread = || unreachable!("neither the moment nor the clock");
-    let answer = Circuit::glance(driver.word(), || unreachable!("the moment"), unread);
+    let unread = || unreachable!("neither the timestamp nor the clock");
+    let answer =
+        Circuit::try_acquire_lock_free(driver.packed(), || unreachable!("the timestamp"), unread);
     assert_eq!(answer, Some(Ok(driver.settled().ticket(Role::Ordinary))));
     let open = Driver::tripped(Rules::default());
-    let moved = Circuit::glance(open.word(), || None, || open.now);
+    let moved = Circuit::try_acquire_lock_free(open.packed(), || None, || open.now);
     assert_eq!(moved, None);
 }
 
@@ -1117,29 +1121,32 @@ fn the_shortcut_takes_what_changes_the_streak_alone() {
     for (outcome, streak) in taken.into_iter().zip(streaks) {
         let before = driver.lock_free;
         driver.call(outcome);
-        assert_eq!(driver.lock_free, before + 2, "admission and verdict");
+        assert_eq!(driver.lock_free, before + 2, "permit and verdict");
         assert_eq!(driver.snapshot().streak, streak);
     }
     let ticket = driver.try_acquire().unwrap();
-    let word = driver.word();
-    let is_taken = |word, ticket, outcome: Outcome| {
-        Circuit::shortcut(word, ticket, outcome, &Rules::default()).is_some()
+    let packed = driver.packed();
+    let is_taken = |packed, ticket, outcome: Outcome| {
+        Circuit::record_lock_free(packed, ticket, outcome, &Rules::default()).is_some()
     };
     assert!(
-        is_taken(word, ticket, transient),
+        is_taken(packed, ticket, transient),
         "the last below the threshold"
     );
-    assert!(!is_taken(word.with_streak(2), ticket, transient), "a trip");
-    assert!(!is_taken(word, ticket, Failure::fatal().into()));
-    assert!(!is_taken(word, ticket, hinted(Duration::ZERO).into()));
-    assert!(!is_taken(Word::BUSY, ticket, Outcome::Success));
+    assert!(
+        !is_taken(packed.with_streak(2), ticket, transient),
+        "a trip"
+    );
+    assert!(!is_taken(packed, ticket, Failure::fatal().into()));
+    assert!(!is_taken(packed, ticket, hinted(Duration::ZERO).into()));
+    assert!(!is_taken(PackedState::BUSY, ticket, Outcome::Success));
     let generation = ticket.generation + 1;
     let stale = Ticket {
         generation,
         ..ticket
     };
     for outcome in [Outcome::Success, Outcome::Neutral, transient] {
-        assert!(!is_taken(word, stale, outcome));
+        assert!(!is_taken(packed, stale, outcome));
     }
 }
 
@@ -1148,27 +1155,31 @@ fn the_shortcut_is_closed_while_a_hint_is_remembered_and_with_a_window() {
     let mut driver = Driver::defaults();
     driver.at(secs(1)).call(hinted(secs(1)));
     let ticket = driver.try_acquire().unwrap();
-    let word = driver.word();
+    let packed = driver.packed();
     let rules = Rules::default();
-    let short = |word, outcome| Circuit::shortcut(word, ticket, outcome, &rules);
-    assert_eq!(short(word, Outcome::Success), None);
+    let short = |packed, outcome| Circuit::record_lock_free(packed, ticket, outcome, &rules);
+    assert_eq!(short(packed, Outcome::Success), None);
     driver.record(ticket, Outcome::Success);
-    let word = driver.word();
-    assert_eq!(short(word, Outcome::Success), Some(word));
+    let packed = driver.packed();
+    assert_eq!(short(packed, Outcome::Success), Some(packed));
 
     let window = Window::Calls(20);
     let fraction = 0.5;
     let driver = Driver::new(ruled(|rules| rules.rate = Some(Rate { fraction, window })));
-    assert_eq!(short(driver.word(), Outcome::Success), None);
+    assert_eq!(short(driver.packed(), Outcome::Success), None);
 }
 
 #[test]
 fn the_shortcut_stops_at_a_full_word_and_the_machine_counts_on() {
-    for threshold in [Word::FULL, Word::FULL + 1, Word::FULL + 3] {
+    for threshold in [
+        PackedState::FULL,
+        PackedState::FULL + 1,
+        PackedState::FULL + 3,
+    ] {
         let mut driver = Driver::new(ruled(|rules| rules.failure_threshold = threshold));
         let ticket = driver.try_acquire().unwrap();
-        driver.word = driver.word.with_streak(Word::FULL - 2);
-        for streak in Word::FULL - 1..threshold {
+        driver.packed = driver.packed.with_streak(PackedState::FULL - 2);
+        for streak in PackedState::FULL - 1..threshold {
             driver.record(ticket, Failure::transient());
             assert_eq!(driver.state(), State::Closed, "{streak} of {threshold}");
             assert_eq!(driver.snapshot().streak, streak);
@@ -1186,7 +1197,7 @@ fn the_shortcut_stops_at_a_full_word_and_the_machine_counts_on() {
 fn the_streak_saturates() {
     let mut driver = Driver::new(ruled(|rules| rules.failure_threshold = u32::MAX));
     driver.circuit.streak = u32::MAX - 1;
-    driver.word = driver.circuit.word();
+    driver.packed = driver.circuit.packed();
     let ticket = driver.try_acquire().unwrap();
     driver.record(ticket, Failure::transient());
     assert_eq!(driver.snapshot().streak, u32::MAX);
@@ -1276,7 +1287,7 @@ fn retry_after_heeds_none_with_a_cap_of_zero_and_all_with_one_of_max() {
     driver.at(secs(1)).call(hinted(Duration::MAX));
     driver.trip();
     assert_eq!(driver.try_acquire().unwrap_err().wait, None);
-    assert!(driver.glance().is_some());
+    assert!(driver.try_acquire_lock_free().is_some());
 }
 
 #[test]
@@ -1513,12 +1524,12 @@ fn failure_rate_counts_once_the_window_holds_the_minimum_of_calls() {
         driver.fail();
         assert_eq!(driver.state(), State::Closed);
     }
-    driver.notes();
+    driver.events();
     driver.fail();
     assert_eq!(driver.state(), State::Open);
     let (closed, open) = (State::Closed, State::Open);
     let tripped = moved(closed, open, TransitionReason::FailureRate, 1);
-    assert_eq!(driver.notes(), [tripped]);
+    assert_eq!(driver.events(), [tripped]);
 }
 
 #[test]
@@ -1618,12 +1629,12 @@ fn failure_rate_beside_a_threshold_whichever_comes_first() {
     let mut driver = rated(0.5, Window::Calls(4), 4);
     driver.rules.failure_threshold = 4;
     driver.trip();
-    let reasons = |notes: Vec<Note>| match notes[..] {
-        [Note::Transition { reason, .. }] => reason,
-        _ => unreachable!("{notes:?}"),
+    let reasons = |events: Vec<PendingEvent>| match events[..] {
+        [PendingEvent::Transition { reason, .. }] => reason,
+        _ => unreachable!("{events:?}"),
     };
     let reason = TransitionReason::FailureThreshold;
-    assert_eq!(reasons(driver.notes()), reason);
+    assert_eq!(reasons(driver.events()), reason);
 }
 
 #[test]
@@ -1654,7 +1665,7 @@ fn slow_call_counts_a_success_that_took_at_least_so_long_as_a_failure() {
     assert!(!rules.are_timed());
     assert_eq!(rules.judge(Outcome::Success, unread), Outcome::Success);
     let rules = ruled(|rules| rules.slow_call = Some(Duration::MAX));
-    let longest = || Moment::NEVER.since(Moment::START);
+    let longest = || Timestamp::NEVER.duration_since(Timestamp::START);
     assert_eq!(rules.judge(Outcome::Success, longest), Outcome::Success);
 }
 
@@ -1788,7 +1799,7 @@ fn extremes(rules: &Rules, hint: Duration, now: Duration) {
 fn a_generation_wraps() {
     let mut driver = Driver::defaults();
     driver.circuit.generation = u32::MAX;
-    driver.word = driver.circuit.word();
+    driver.packed = driver.circuit.packed();
     driver.succeed();
     let old = driver.try_acquire().unwrap();
     driver.reset();
@@ -1800,14 +1811,14 @@ fn a_generation_wraps() {
 #[test]
 fn a_driver_keeps_what_is_told_in_order() {
     // Of the helper: a lost event would blind the tests above.
-    let mut notes = Notes::default();
+    let mut events = EventQueue::default();
     let mut driver = Driver::defaults();
     driver.trip();
     let mut circuit = Circuit::new(&driver.rules, 0);
     for _ in 0..3 {
         let ticket = circuit.ticket(Role::Ordinary);
         let failure = Failure::transient().into();
-        circuit.record(&driver.rules, driver.now, ticket, failure, &mut notes);
+        circuit.record(&driver.rules, driver.now, ticket, failure, &mut events);
     }
-    assert_eq!(notes.next(), driver.notes().pop().map(Told::Note));
+    assert_eq!(events.next(), driver.events().pop().map(Queued::Event));
 }

@@ -9,12 +9,12 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use super::driver::Driver;
-use super::{Backoff, Rate, Rest, State, Window};
-use super::{Cancelled, Circuit, Failure, Moment, Outcome, Phase, Reason, Role, Rules, Ticket};
+use super::{Backoff, Rate, Retention, State, Window};
+use super::{Cancelled, Circuit, Failure, Outcome, Phase, Reason, Role, Rules, Ticket, Timestamp};
 
 const NS: Duration = Duration::from_nanos(1);
 /// The present of every state as it is written down.
-const NOW: Moment = Moment::from_nanos(1_000_000);
+const NOW: Timestamp = Timestamp::from_nanos(1_000_000);
 const GENERATION: u32 = 1_000;
 const MOST_IN_FLIGHT: usize = 3;
 
@@ -37,11 +37,11 @@ impl Place {
         circuit.generation = GENERATION;
         // Only the jitter, which is off here, asks how often it tripped.
         circuit.trips = 0;
-        circuit.until = match circuit.phase {
-            Phase::Open => from_now(circuit.until, driver.now, Duration::ZERO),
+        circuit.deadline = match circuit.phase {
+            Phase::Open => from_now(circuit.deadline, driver.now, Duration::ZERO),
             // Of a lease that is over it matters how long, until the cooldown after it is over too.
-            Phase::Probing => from_now(circuit.until, driver.now, circuit.next),
-            _ => circuit.until,
+            Phase::Probing => from_now(circuit.deadline, driver.now, circuit.next),
+            _ => circuit.deadline,
         };
         circuit.hint = from_now(circuit.hint, driver.now, Duration::ZERO);
         Self { circuit, in_flight }
@@ -58,12 +58,12 @@ impl Place {
 }
 
 /// An instant as a distance from now; all that lie longer ago than `long` are the same.
-fn from_now(at: Moment, now: Moment, long: Duration) -> Moment {
-    if at == Moment::NEVER || at == Moment::START {
+fn from_now(at: Timestamp, now: Timestamp, long: Duration) -> Timestamp {
+    if at == Timestamp::NEVER || at == Timestamp::START {
         return at;
     }
-    let ago = now.since(at).min(long);
-    Moment::from_nanos(NOW.after(at.since(now)).as_nanos() - nanos(ago))
+    let ago = now.duration_since(at).min(long);
+    Timestamp::from_nanos(NOW.saturating_add(at.duration_since(now)).as_nanos() - nanos(ago))
 }
 
 fn nanos(duration: Duration) -> u64 {
@@ -141,7 +141,7 @@ fn steps_from(place: &Place, rules: &Rules) -> Vec<Place> {
 fn holds(place: &Place, rules: &Rules) {
     let driver = place.driver(rules);
     let circuit = &place.circuit;
-    let word = driver.word();
+    let packed = driver.packed();
 
     // Never two live probes, and nobody else in their generation; nobody at all in one that is open.
     let live = place.current().count();
@@ -156,12 +156,12 @@ fn holds(place: &Place, rules: &Rules) {
 
     // Asking changes nothing; the driver compares the oracle and the gate, each both ways.
     let answer = driver.would_allow();
-    let looked = (driver.snapshot(), driver.rest());
+    let looked = (driver.snapshot(), driver.retention());
     for _ in 0..3 {
         assert_eq!(driver.would_allow(), answer);
-        assert_eq!((driver.snapshot(), driver.rest()), looked);
+        assert_eq!((driver.snapshot(), driver.retention()), looked);
     }
-    assert!(driver.settled() == *circuit && driver.word() == word);
+    assert!(driver.settled() == *circuit && driver.packed() == packed);
     let mut gate = driver.clone();
     assert_eq!(gate.try_acquire().map(|_| ()), answer);
 
@@ -172,7 +172,7 @@ fn holds(place: &Place, rules: &Rules) {
     let half_open = snapshot.state == State::HalfOpen;
     assert_eq!(half_open && refused, reason == Some(Reason::ProbeInFlight));
     assert_eq!(snapshot.due, snapshot.state == State::Open && !refused);
-    assert_eq!(looked.1 == Rest::Live, refused);
+    assert_eq!(looked.1 == Retention::Live, refused);
     assert!(snapshot.streak <= rules.failure_threshold);
     assert!(circuit.successes < rules.success_threshold);
     if snapshot.state == State::Closed {

@@ -5,7 +5,7 @@
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop_oneof, proptest};
 
 use super::*;
-use crate::outcome::Failure;
+use crate::vocabulary::Failure;
 
 /// What is done to both.
 #[derive(Clone, Copy, Debug)]
@@ -308,8 +308,8 @@ impl Naive {
     }
 
     fn compare(&self, chain: &Chain, rules: &Rules) {
-        let now = Moment::START.after(Duration::from_secs(self.now));
-        let seen = chain.snapshot(chain.word(), rules, now);
+        let now = Timestamp::START.saturating_add(Duration::from_secs(self.now));
+        let seen = chain.snapshot(chain.packed(), rules, now);
         let state = match self.mode {
             Mode::Primary => FallbackState::Primary,
             Mode::Fallback { .. } => FallbackState::Fallback,
@@ -324,12 +324,12 @@ impl Naive {
             (seen.trips, seen.fallback_activated),
             (self.trips, self.trips > 0)
         );
-        let until = match (self.mode, self.probe) {
+        let deadline = match (self.mode, self.probe) {
             (Mode::Fallback { due }, _) => Some(due.saturating_sub(self.now)),
             (Mode::Recovering, None) => Some(0),
             _ => None,
         };
-        assert_eq!(seen.time_until_probe, until.map(Duration::from_secs));
+        assert_eq!(seen.time_until_probe, deadline.map(Duration::from_secs));
         let lease = self
             .probe
             .map(|(_, end)| Duration::from_secs(end - self.now));
@@ -426,39 +426,39 @@ proptest! {
         let rules = settings.rules();
         let mut chain = Chain::new(&rules);
         let mut naive = Naive::new(&settings);
-        let mut notes = Notes::default();
+        let mut events = EventQueue::default();
         let mut flying = Vec::new();
         for what in all {
-            let now = Moment::START.after(Duration::from_secs(naive.now));
+            let now = Timestamp::START.saturating_add(Duration::from_secs(naive.now));
             match what {
                 Do::Begin(Readied::Entry(entry)) if entry >= settings.entries => continue,
                 Do::Begin(readied) => {
-                    let ticket = chain.begin(&rules, now, readied, &mut notes);
+                    let ticket = chain.begin(&rules, now, readied, &mut events);
                     let turn = naive.turns.len();
                     assert_eq!(told(ticket.map(|ticket| ticket.server)), naive.begin(readied));
                     flying.extend(ticket.map(|ticket| (turn, ticket)));
                 }
                 Do::Finish(index, outcome) if index < flying.len() => {
                     let (turn, ticket) = flying.remove(index);
-                    chain.record(&rules, now, ticket, outcome, &mut notes);
+                    chain.record(&rules, now, ticket, outcome, &mut events);
                     naive.finish(turn, outcome);
                 }
                 Do::Frame(index) if index < flying.len() => {
                     let (turn, ticket) = flying[index];
-                    let (word, until) = (chain.word(), chain.until());
-                    let renewed = Chain::renewed(word, until, ticket, &rules, now);
+                    let (packed, deadline) = (chain.packed(), chain.deadline());
+                    let renewed = Chain::renewed(packed, deadline, ticket, &rules, now);
                     assert_eq!(renewed.is_some(), naive.frame(turn));
-                    chain.adopt(word, renewed.unwrap_or(until));
+                    chain.take_over(packed, renewed.unwrap_or(deadline));
                 }
                 Do::Finish(..) | Do::Frame(_) => continue,
                 Do::Wait(seconds) => (0..seconds).for_each(|_| naive.tick()),
                 Do::Disable(entry, _) if entry >= settings.entries => continue,
                 Do::Disable(entry, disabled) => {
-                    chain.set_disabled(entry, disabled, &mut notes);
+                    chain.set_disabled(entry, disabled, &mut events);
                     naive.backups[entry].disabled = disabled;
                 }
                 Do::Reset => {
-                    chain.reset(&rules, now, &mut notes);
+                    chain.reset(&rules, now, &mut events);
                     naive.clear();
                     naive.trips = 0;
                 }

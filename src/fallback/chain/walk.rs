@@ -3,9 +3,9 @@
 
 use std::collections::HashSet;
 
-use super::tests::renew;
+use super::rows::renew;
 use super::*;
-use crate::outcome::Failure;
+use crate::vocabulary::Failure;
 
 /// Where "now" is in every state that is kept; all moments are relative to it.
 const NOW: u64 = 100;
@@ -24,17 +24,17 @@ struct Situation {
     flying: Vec<Ticket>,
 }
 
-fn moment(seconds: u64) -> Moment {
-    Moment::START.after(Duration::from_secs(seconds))
+fn timestamp(seconds: u64) -> Timestamp {
+    Timestamp::START.saturating_add(Duration::from_secs(seconds))
 }
 
 /// A moment as it is when `NOW` is `ahead` seconds later.
-fn shifted(at: Moment, ahead: u64) -> Moment {
-    if at == Moment::NEVER || at == Moment::START {
+fn shifted(at: Timestamp, ahead: u64) -> Timestamp {
+    if at == Timestamp::NEVER || at == Timestamp::START {
         return at;
     }
-    let seconds = at.since(Moment::START).as_secs();
-    moment((seconds - ahead).max(PAST))
+    let seconds = at.duration_since(Timestamp::START).as_secs();
+    timestamp((seconds - ahead).max(PAST))
 }
 
 impl Situation {
@@ -67,7 +67,7 @@ impl Situation {
         for entry in &mut chain.entries {
             entry.strikes = entry.strikes.min(rules.max_fail_count);
             if entry.strikes < rules.max_fail_count || rules.bench.is_none() {
-                entry.spent = Moment::START;
+                entry.spent = Timestamp::START;
             }
         }
         self
@@ -75,7 +75,7 @@ impl Situation {
 
     fn later(&self, seconds: u64) -> Self {
         let mut later = self.clone();
-        later.chain.until = shifted(later.chain.until, seconds);
+        later.chain.deadline = shifted(later.chain.deadline, seconds);
         later.chain.hint = shifted(later.chain.hint, seconds);
         for entry in &mut later.chain.entries {
             entry.spent = shifted(entry.spent, seconds);
@@ -85,11 +85,11 @@ impl Situation {
 
     fn check(&self, rules: &Rules) {
         let Self { chain, flying } = self;
-        let now = moment(NOW);
+        let now = timestamp(NOW);
         let oracle = chain.would_serve(rules, now);
         let gate = chain
             .clone()
-            .begin(rules, now, Readied::Primary, &mut Notes::default());
+            .begin(rules, now, Readied::Primary, &mut EventQueue::default());
         assert_eq!(oracle, gate.map(|ticket| ticket.server), "oracle = gate");
 
         let probes = flying.iter().filter(|ticket| {
@@ -98,10 +98,10 @@ impl Situation {
         });
         assert!(probes.count() <= 1, "never two probes");
 
-        let (phase, until) = chain.at(rules, now);
+        let (phase, deadline) = chain.at(rules, now);
         let live = chain.entries.iter().any(|entry| entry.is_live(rules, now));
         let exhausted =
-            phase == Phase::Fallback && now < until && !live && !chain.entries.is_empty();
+            phase == Phase::Fallback && now < deadline && !live && !chain.entries.is_empty();
         assert_eq!(
             oracle.err().map(|denied| denied.reason) == Some(Reason::FallbackExhausted),
             exhausted && rules.when_exhausted == Exhausted::Refuse,
@@ -121,11 +121,11 @@ impl Situation {
     }
 
     fn next(&self, rules: &Rules) -> Vec<Self> {
-        let now = moment(NOW);
+        let now = timestamp(NOW);
         let mut all = vec![self.later(1)];
-        let mut step = |f: &dyn Fn(&mut Self, &mut Notes<Note>)| {
+        let mut step = |f: &dyn Fn(&mut Self, &mut EventQueue<PendingEvent>)| {
             let mut next = self.clone();
-            f(&mut next, &mut Notes::default());
+            f(&mut next, &mut EventQueue::default());
             all.push(next);
         };
         if self.flying.len() < 3 {
@@ -134,8 +134,8 @@ impl Situation {
                 .into_iter()
                 .chain(entries)
             {
-                step(&|next, notes| {
-                    let ticket = next.chain.begin(rules, now, readied, notes);
+                step(&|next, events| {
+                    let ticket = next.chain.begin(rules, now, readied, events);
                     next.flying.extend(ticket);
                 });
             }
@@ -150,9 +150,9 @@ impl Situation {
         ];
         for index in 0..self.flying.len() {
             for outcome in outcomes {
-                step(&|next, notes| {
+                step(&|next, events| {
                     let ticket = next.flying.remove(index);
-                    next.chain.record(rules, now, ticket, outcome, notes);
+                    next.chain.record(rules, now, ticket, outcome, events);
                 });
             }
             step(&|next, _| {
@@ -166,9 +166,9 @@ impl Situation {
         }
         for index in 0..self.chain.entries.len() {
             let disabled = !self.chain.entries[index].disabled;
-            step(&|next, notes| next.chain.set_disabled(index, disabled, notes));
+            step(&|next, events| next.chain.set_disabled(index, disabled, events));
         }
-        step(&|next, notes| next.chain.reset(rules, now, notes));
+        step(&|next, events| next.chain.reset(rules, now, events));
         all.into_iter().map(|next| next.plain(rules)).collect()
     }
 }

@@ -1,9 +1,11 @@
 //! A fence that is driven by hand. Whatever is asked of it is asked in every way there is, and the answers are compared.
 
-use super::{Asked, Denied, Digest, Fence, Note, Outcome, Rules, State, Ticket, TripwireSnapshot};
-use super::{Machine, Moment, Notes, Reason, TransitionReason};
-use crate::machine::Told;
-use crate::outcome::Failure;
+use super::{
+    CallFacts, Denied, Digest, Fence, Outcome, PendingEvent, Rules, State, Ticket, TripwireSnapshot,
+};
+use super::{EventQueue, Machine, Reason, Timestamp, TransitionReason};
+use crate::machinery::event_queue::Queued;
+use crate::vocabulary::Failure;
 
 pub(super) type Answer = Result<Ticket, Denied>;
 
@@ -12,8 +14,8 @@ pub(super) type Answer = Result<Ticket, Denied>;
 pub(super) struct Run {
     pub(super) rules: Rules,
     pub(super) fence: Fence,
-    pub(super) now: Moment,
-    pub(super) notes: Notes<Note>,
+    pub(super) now: Timestamp,
+    pub(super) events: EventQueue<PendingEvent>,
 }
 
 impl Run {
@@ -21,8 +23,8 @@ impl Run {
         Self {
             fence: Fence::new(&rules),
             rules,
-            now: Moment::START,
-            notes: Notes::default(),
+            now: Timestamp::START,
+            events: EventQueue::default(),
         }
     }
 
@@ -30,58 +32,71 @@ impl Run {
         Self::of(Rules::default())
     }
 
-    pub(super) fn ask(&mut self, asked: &Asked) -> Answer {
-        let oracle = self.fence.would_allow(&self.rules, self.now, asked);
+    pub(super) fn ask(&mut self, facts: &CallFacts) -> Answer {
+        let oracle = self.fence.would_allow(&self.rules, self.now, facts);
         if !self.fence.would_allow_some(self.now) {
             assert!(!oracle, "some call is allowed where none is");
             let mut other = self.fence.clone();
-            let any = other.refuse_any(&self.rules, self.now, &mut Notes::default());
+            let any = other.refuse_any(&self.rules, self.now, &mut EventQueue::default());
             let gate = self
                 .fence
-                .try_acquire(&self.rules, self.now, asked, &mut self.notes);
+                .try_acquire(&self.rules, self.now, facts, &mut self.events);
             assert_eq!(any, gate.err(), "without readiness it is refused alike");
             assert_eq!(other, self.fence);
             return gate;
         }
         let mut quiet = self.fence.clone();
-        let quietly = quiet.try_acquire_quietly(&self.rules, asked);
-        let word = self.fence.word();
+        let update_unmirrored = quiet.try_acquire_fast(&self.rules, facts);
+        let packed = self.fence.packed();
         let gate = self
             .fence
-            .try_acquire(&self.rules, self.now, asked, &mut self.notes);
+            .try_acquire(&self.rules, self.now, facts, &mut self.events);
         assert_eq!(oracle, gate.is_ok(), "the oracle is the gate");
-        if let Some(ticket) = quietly {
-            assert_eq!((Ok(ticket), &quiet), (gate, &self.fence), "quietly");
-            assert_eq!(word, self.fence.word(), "no word mirrors it");
+        if let Some(ticket) = update_unmirrored {
+            assert_eq!(
+                (Ok(ticket), &quiet),
+                (gate, &self.fence),
+                "update_unmirrored"
+            );
+            assert_eq!(packed, self.fence.packed(), "no packed mirrors it");
         } else {
-            assert_eq!(quiet.word(), word, "nothing is changed");
+            assert_eq!(quiet.packed(), packed, "nothing is changed");
         }
         gate
     }
 
     pub(super) fn call(&mut self, call: u64) -> Answer {
-        self.ask(&asked(call))
+        self.ask(&facts(call))
     }
 
     pub(super) fn call_in(&mut self, turn: u64, call: u64) -> Answer {
-        self.ask(&Asked {
+        self.ask(&CallFacts {
             turn: Some(Digest::of(&turn)),
-            ..asked(call)
+            ..facts(call)
         })
     }
 
     pub(super) fn tell(&mut self, ticket: Ticket, outcome: Outcome, answer: Option<u64>) -> bool {
         let answer = answer.map(|answer| Digest::of(&answer));
-        let short = Fence::shortcut(self.fence.word(), ticket, outcome, &self.rules);
-        if let (Some(word), None) = (short, answer) {
+        let short = Fence::record_lock_free(self.fence.packed(), ticket, outcome, &self.rules);
+        if let (Some(packed), None) = (short, answer) {
             let mut long = self.fence.clone();
-            self.fence.adopt(word, self.fence.until());
-            assert!(long.record(&self.rules, ticket, outcome, None, &mut Notes::default()));
-            assert_eq!(long, self.fence, "the shortcut leads to the same place");
+            self.fence.take_over(packed, self.fence.deadline());
+            assert!(long.record(
+                &self.rules,
+                ticket,
+                outcome,
+                None,
+                &mut EventQueue::default()
+            ));
+            assert_eq!(
+                long, self.fence,
+                "the record_lock_free leads to the same place"
+            );
             return true;
         }
         self.fence
-            .record(&self.rules, ticket, outcome, answer, &mut self.notes)
+            .record(&self.rules, ticket, outcome, answer, &mut self.events)
     }
 
     pub(super) fn ok(&mut self, call: u64) {
@@ -113,7 +128,7 @@ impl Run {
 
     pub(super) fn snapshot(&self) -> TripwireSnapshot {
         self.fence
-            .snapshot(self.fence.word(), &self.rules, self.now)
+            .snapshot(self.fence.packed(), &self.rules, self.now)
     }
 
     pub(super) fn state(&self) -> State {
@@ -133,11 +148,11 @@ impl Run {
 
     pub(super) fn transitions(&mut self) -> Vec<(State, State, TransitionReason)> {
         let mut told = Vec::new();
-        self.notes.begin();
-        while let Some(note) = self.notes.next() {
-            if let Told::Note(Note::Transition {
+        self.events.begin();
+        while let Some(pending) = self.events.next() {
+            if let Queued::Event(PendingEvent::Transition {
                 from, to, reason, ..
-            }) = note
+            }) = pending
             {
                 told.push((from, to, reason));
             }
@@ -146,16 +161,16 @@ impl Run {
     }
 }
 
-pub(super) fn asked(call: u64) -> Asked {
-    Asked {
+pub(super) fn facts(call: u64) -> CallFacts {
+    CallFacts {
         digest: Some(Digest::of(&call)),
         turn: None,
         limit: None,
     }
 }
 
-pub(super) fn exempt() -> Asked {
-    Asked {
+pub(super) fn exempt() -> CallFacts {
+    CallFacts {
         digest: None,
         turn: None,
         limit: None,

@@ -9,10 +9,10 @@ use proptest::prelude::{Just, Strategy, any, prop_oneof, proptest};
 use proptest::{collection, option};
 
 use super::driver::Run;
-use super::{Asked, Cycles, Digest, FailureKind, Moment, Note, Role, Rules, Ticket};
+use super::{CallFacts, Cycles, Digest, FailureKind, PendingEvent, Role, Rules, Ticket, Timestamp};
 use super::{Outcome, Reason, State};
-use crate::machine::Told;
-use crate::outcome::Failure;
+use crate::machinery::event_queue::Queued;
+use crate::vocabulary::Failure;
 
 // ===== the model =====
 
@@ -40,7 +40,7 @@ struct Call {
 enum Happened {
     Spent(Option<u8>),
     /// A call that is not exempt was admitted, or refused as identical.
-    Asked {
+    CallFacts {
         id: usize,
         what: u8,
         turn: Option<u8>,
@@ -140,7 +140,7 @@ impl Model {
         let (mut last_turn, mut last_answer) = (None, None);
         for happened in &self.run {
             match *happened {
-                Happened::Asked { id, what, turn } => {
+                Happened::CallFacts { id, what, turn } => {
                     if present != Some(what) {
                         (present, count, last_answer) = (Some(what), 1, None);
                         within.clear();
@@ -168,7 +168,7 @@ impl Model {
         let mut calls: Vec<(usize, u8, Option<u8>, Option<u8>)> = Vec::new();
         for happened in &self.run {
             match *happened {
-                Happened::Asked { id, what, turn } => {
+                Happened::CallFacts { id, what, turn } => {
                     let same = |call: &(usize, u8, Option<u8>, Option<u8>)| {
                         turn.is_some() && (call.1, call.2) == (what, turn)
                     };
@@ -304,7 +304,7 @@ impl Model {
         self.ids += 1;
         if let Some(what) = call.what {
             let closes = self.closes(what, call.turn);
-            self.run.push(Happened::Asked {
+            self.run.push(Happened::CallFacts {
                 id,
                 what,
                 turn: call.turn,
@@ -530,12 +530,12 @@ fn side_by_side(setting: Setting, steps: Vec<Step>) {
                 if !setting.by_turn {
                     call.turn = None;
                 }
-                let asked = Asked {
+                let facts = CallFacts {
                     digest: call.what.map(|what| Digest::of(&what)),
                     turn: call.turn.map(|turn| Digest::of(&turn)),
                     limit: call.limit.map(number),
                 };
-                match (run.ask(&asked), model.call(call, count)) {
+                match (run.ask(&facts), model.call(call, count)) {
                     (Ok(ticket), Ok(pass)) => {
                         assert_eq!(ticket.role == Role::Probe, model.era == Era::Trial);
                         flying.push((ticket, pass));
@@ -566,43 +566,46 @@ fn side_by_side(setting: Setting, steps: Vec<Step>) {
             Step::Drop(n) if n < flying.len() => {
                 let (ticket, pass) = flying.remove(n);
                 if ticket.role == Role::Probe {
-                    run.fence.lose(ticket, &mut run.notes);
+                    run.fence.lose(ticket, &mut run.events);
                 }
                 model.dropped(pass);
             }
             Step::Result(..) | Step::Drop(_) => {}
             Step::CallUnready => {
-                let denied = run.fence.refuse_any(&run.rules, run.now, &mut run.notes);
+                let denied = run.fence.refuse_any(&run.rules, run.now, &mut run.events);
                 let no = model.refuse_all(count);
                 assert_eq!(denied.map(|denied| denied.reason), no.map(|no| no.why));
             }
             Step::ReadinessFailed => {
                 let kind = FailureKind::Transient;
                 run.fence
-                    .readiness_failed(&run.rules, run.now, kind, &mut run.notes);
+                    .readiness_failed(&run.rules, run.now, kind, &mut run.events);
                 model.not_ready_ever();
             }
             Step::Extend(turns) => {
-                run.fence.extend(number(turns), &mut run.notes);
+                run.fence.extend(number(turns), &mut run.events);
                 model.extend(turns);
             }
             Step::Reset => {
-                run.fence.reset(&run.rules, &mut run.notes);
+                run.fence.reset(&run.rules, &mut run.events);
                 model.reset();
             }
             Step::Wait(nanos) => {
-                run.now = run.now.after(Duration::from_nanos(nanos));
+                run.now = run.now.saturating_add(Duration::from_nanos(nanos));
                 model.now += nanos;
             }
         }
-        run.notes.begin();
-        while let Some(note) = run.notes.next() {
-            warned += usize::from(matches!(note, Told::Note(Note::Warned { .. })));
+        run.events.begin();
+        while let Some(pending) = run.events.next() {
+            warned += usize::from(matches!(
+                pending,
+                Queued::Event(PendingEvent::Warned { .. })
+            ));
         }
         assert_eq!(warned, model.warned);
         model.compare(&run);
     }
-    assert!(run.now < Moment::NEVER);
+    assert!(run.now < Timestamp::NEVER);
 }
 
 proptest! {

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use super::driver::{Run, asked, exempt};
+use super::driver::{Run, exempt, facts};
 use super::{
-    Asked, Cycles, Denied, Fence, Note, Outcome, Rest, Role, Rules, State, TripwireSnapshot,
+    CallFacts, Cycles, Denied, Fence, Outcome, PendingEvent, Retention, Role, Rules, State,
+    TripwireSnapshot,
 };
-use super::{FailureKind, Machine, Reason, TransitionReason, Word};
-use crate::machine::Told;
-use crate::outcome::Failure;
+use super::{FailureKind, Machine, PackedState, Reason, TransitionReason};
+use crate::machinery::event_queue::Queued;
+use crate::vocabulary::Failure;
 
 #[test]
 fn closed_with_turns_left_and_a_new_call_executes_and_spends_a_turn() {
@@ -209,7 +210,7 @@ fn half_open_the_probe_is_dropped_and_opens_with_the_old_reason() {
     let mut run = Run::armed();
     let probe = run.call(1).unwrap();
     run.transitions();
-    run.fence.lose(probe, &mut run.notes);
+    run.fence.lose(probe, &mut run.events);
     let now = run.snapshot();
     assert_eq!((now.state, now.rejects_left), (State::Open, 4));
     assert_eq!((now.reason, now.trips), (Some(Reason::ErrorStreak), 1));
@@ -236,7 +237,7 @@ fn half_open_calls_while_the_probe_is_out_are_refused_and_after_enough_of_them_i
         "its late result says nothing"
     );
     assert_eq!(run.snapshot(), now);
-    run.fence.lose(probe, &mut run.notes);
+    run.fence.lose(probe, &mut run.events);
     assert_eq!(run.snapshot(), now);
     run.refused(4);
     assert_eq!(run.state(), State::HalfOpen);
@@ -261,13 +262,13 @@ fn a_deadline_counts_from_the_first_admitted_call_and_is_final_until_a_reset() {
         deadline: Some(minute),
         ..Rules::default()
     });
-    run.now = run.now.after(minute * 10);
+    run.now = run.now.saturating_add(minute * 10);
     assert_eq!(run.snapshot().time_left, None);
     run.ok(1);
     assert_eq!(run.snapshot().time_left, Some(minute));
-    run.now = run.now.after(Duration::from_secs(59));
+    run.now = run.now.saturating_add(Duration::from_secs(59));
     run.ok(2);
-    run.now = run.now.after(Duration::from_secs(1));
+    run.now = run.now.saturating_add(Duration::from_secs(1));
     let unnoticed = run.snapshot();
     assert_eq!(unnoticed.state, State::Open);
     assert_eq!(unnoticed.reason, Some(Reason::Deadline));
@@ -275,7 +276,7 @@ fn a_deadline_counts_from_the_first_admitted_call_and_is_final_until_a_reset() {
         assert_eq!(run.reason_of(3), Reason::Deadline);
         assert_eq!(run.snapshot(), unnoticed);
     }
-    run.fence.reset(&run.rules, &mut run.notes);
+    run.fence.reset(&run.rules, &mut run.events);
     run.ok(3);
     assert_eq!(run.snapshot().time_left, Some(minute));
 }
@@ -289,10 +290,10 @@ fn a_deadline_goes_before_any_other_reason() {
     });
     run.ok(1);
     assert_eq!(run.reason_of(1), Reason::MaxTurns);
-    run.now = run.now.after(Duration::from_secs(1));
+    run.now = run.now.saturating_add(Duration::from_secs(1));
     assert_eq!(run.reason_of(1), Reason::Deadline);
-    run.fence.extend(5, &mut run.notes);
-    assert_eq!(run.reason_of(1), Reason::Deadline, "final until a reset");
+    run.fence.extend(5, &mut run.events);
+    assert_eq!(run.reason_of(1), Reason::Deadline, "final deadline a reset");
     assert_eq!(run.snapshot().turns_left, 5);
 }
 
@@ -326,9 +327,9 @@ fn extending_after_max_turns_closes_with_streaks_kept() {
     run.ok(7);
     assert_eq!(run.reason_of(7), Reason::MaxTurns);
     run.refused(4);
-    run.fence.extend(0, &mut run.notes);
+    run.fence.extend(0, &mut run.events);
     assert_eq!(run.state(), State::HalfOpen, "nothing is given");
-    run.fence.extend(2, &mut run.notes);
+    run.fence.extend(2, &mut run.events);
     let now = run.snapshot();
     assert_eq!((now.state, now.turns_left), (State::Closed, 2));
     assert_eq!((now.identical, now.reason), (1, None));
@@ -339,7 +340,7 @@ fn extending_after_max_turns_closes_with_streaks_kept() {
 #[test]
 fn extending_after_another_trip_grows_the_budget_alone() {
     let mut run = Run::armed();
-    run.fence.extend(u32::MAX, &mut run.notes);
+    run.fence.extend(u32::MAX, &mut run.events);
     let now = run.snapshot();
     assert_eq!((now.state, now.turns_left), (State::HalfOpen, u32::MAX - 3));
     assert_eq!(now.reason, Some(Reason::ErrorStreak));
@@ -349,9 +350,9 @@ fn extending_after_another_trip_grows_the_budget_alone() {
 fn a_reset_is_a_new_run_in_a_new_generation() {
     let mut run = Run::armed();
     let probe = run.call(1).unwrap();
-    run.fence.extend(7, &mut run.notes);
+    run.fence.extend(7, &mut run.events);
     run.transitions();
-    run.fence.reset(&run.rules, &mut run.notes);
+    run.fence.reset(&run.rules, &mut run.events);
     assert_eq!(run.snapshot(), Run::new().snapshot());
     assert_eq!(
         run.transitions(),
@@ -387,9 +388,9 @@ fn an_exempt_call_spends_a_turn_and_is_neither_a_repeat_nor_the_end_of_a_streak(
 #[test]
 fn a_tool_has_its_own_limit() {
     let mut run = Run::new();
-    let own = Asked {
+    let own = CallFacts {
         limit: Some(5),
-        ..asked(1)
+        ..facts(1)
     };
     for _ in 0..4 {
         run.ask(&own).unwrap();
@@ -404,12 +405,12 @@ fn a_warning_comes_once_in_a_run_at_its_turn() {
         ..Rules::default()
     });
     let warned = |run: &mut Run| {
-        run.notes.begin();
-        std::iter::from_fn(|| run.notes.next())
-            .filter(|note| {
+        run.events.begin();
+        std::iter::from_fn(|| run.events.next())
+            .filter(|pending| {
                 matches!(
-                    note,
-                    Told::Note(Note::Warned {
+                    pending,
+                    Queued::Event(PendingEvent::Warned {
                         turns: 6,
                         budget: 8
                     })
@@ -426,7 +427,7 @@ fn a_warning_comes_once_in_a_run_at_its_turn() {
     run.ok(6);
     run.ok(7);
     assert_eq!(warned(&mut run), 0);
-    run.fence.reset(&run.rules, &mut run.notes);
+    run.fence.reset(&run.rules, &mut run.events);
     for call in 0..6 {
         run.ok(call);
     }
@@ -579,25 +580,25 @@ fn a_failed_readiness_is_an_error_without_a_call() {
     let mut run = Run::new();
     for _ in 0..3 {
         run.fence
-            .readiness_failed(&run.rules, run.now, FailureKind::Transient, &mut run.notes);
+            .readiness_failed(&run.rules, run.now, FailureKind::Transient, &mut run.events);
     }
     let now = run.snapshot();
     assert_eq!((now.state, now.turns), (State::Open, 0));
     assert_eq!(now.reason, Some(Reason::ErrorStreak));
     run.fence
-        .readiness_failed(&run.rules, run.now, FailureKind::Transient, &mut run.notes);
-    assert_eq!(run.snapshot(), now, "nothing is asked of it while open");
+        .readiness_failed(&run.rules, run.now, FailureKind::Transient, &mut run.events);
+    assert_eq!(run.snapshot(), now, "nothing is facts of it while open");
     run.refused(4);
     run.fence
-        .readiness_failed(&run.rules, run.now, FailureKind::Transient, &mut run.notes);
+        .readiness_failed(&run.rules, run.now, FailureKind::Transient, &mut run.events);
     assert_eq!((run.state(), run.snapshot().trips), (State::Open, 2));
 }
 
 #[test]
 fn the_word_alone_tells_whether_any_call_may_go() {
-    let glance = |run: &Run| {
-        let until = || Some(run.fence.until());
-        Fence::glance(run.fence.word(), until, run.now)
+    let would_allow_some_lock_free = |run: &Run| {
+        let deadline = || Some(run.fence.deadline());
+        Fence::would_allow_some_lock_free(run.fence.packed(), deadline, run.now)
     };
     let mut run = Run::of(Rules {
         max_turns: 4,
@@ -606,8 +607,11 @@ fn the_word_alone_tells_whether_any_call_may_go() {
     });
     let mut seen = Vec::new();
     let mut look = |run: &Run| {
-        assert_eq!(glance(run), Some(run.fence.would_allow_some(run.now)));
-        seen.push(glance(run).unwrap());
+        assert_eq!(
+            would_allow_some_lock_free(run),
+            Some(run.fence.would_allow_some(run.now))
+        );
+        seen.push(would_allow_some_lock_free(run).unwrap());
     };
     look(&run);
     for call in 0..3 {
@@ -620,10 +624,13 @@ fn the_word_alone_tells_whether_any_call_may_go() {
     look(&run);
     run.refused(8);
     look(&run);
-    run.now = run.now.after(Duration::from_secs(9));
+    run.now = run.now.saturating_add(Duration::from_secs(9));
     look(&run);
     assert_eq!(seen, [true, false, true, false, false, false]);
-    assert_eq!(Fence::glance(Word::BUSY, || None, run.now), None);
+    assert_eq!(
+        Fence::would_allow_some_lock_free(PackedState::BUSY, || None, run.now),
+        None
+    );
 }
 
 #[test]
@@ -641,15 +648,15 @@ fn a_verdict_is_counted_in_the_word_alone_exactly_where_the_fence_would_change_n
                 run.fail(call);
             }
             let ticket = run.call(9).unwrap();
-            let word = run.fence.word();
-            let short = Fence::shortcut(word, ticket, outcome, &run.rules);
-            let settled = Fence::is_settled(word, ticket.generation, outcome);
+            let packed = run.fence.packed();
+            let short = Fence::record_lock_free(packed, ticket, outcome, &run.rules);
+            let settled = Fence::is_settled(packed, ticket.generation, outcome);
             let applied = run
                 .fence
-                .record(&run.rules, ticket, outcome, None, &mut run.notes);
+                .record(&run.rules, ticket, outcome, None, &mut run.events);
             assert!(applied);
             let trips = errors == 2 && matches!(outcome, Outcome::Failure(_));
-            let counted = (!trips).then(|| run.fence.word());
+            let counted = (!trips).then(|| run.fence.packed());
             assert_eq!(short, counted, "{errors} {outcome:?}");
             let unchanged = outcome == Outcome::Success && errors == 0;
             assert_eq!(settled, unchanged, "{errors} {outcome:?}");
@@ -659,22 +666,22 @@ fn a_verdict_is_counted_in_the_word_alone_exactly_where_the_fence_would_change_n
 
 #[test]
 fn a_fence_without_streaks_is_clean_and_nothing_in_it_runs() {
-    let rest = |run: &Run| run.fence.rest(&run.rules, run.now);
+    let rest = |run: &Run| run.fence.retention(&run.rules, run.now);
     let mut run = Run::new();
     run.ok(1);
-    assert_eq!(rest(&run), Rest::Clean);
+    assert_eq!(rest(&run), Retention::Clean);
     run.ok(1);
-    assert_eq!(rest(&run), Rest::Unclean);
+    assert_eq!(rest(&run), Retention::Unclean);
     run.fail(2);
-    assert_eq!(rest(&run), Rest::Unclean);
-    assert_eq!(rest(&Run::armed()), Rest::Unclean);
+    assert_eq!(rest(&run), Retention::Unclean);
+    assert_eq!(rest(&Run::armed()), Retention::Unclean);
     let mut run = Run::of(Rules {
         deadline: Some(Duration::from_secs(1)),
         ..Rules::default()
     });
     run.ok(1);
-    run.now = run.now.after(Duration::from_secs(1));
-    assert_eq!(rest(&run), Rest::Unclean);
+    run.now = run.now.saturating_add(Duration::from_secs(1));
+    assert_eq!(rest(&run), Retention::Unclean);
 }
 
 #[test]
@@ -696,35 +703,38 @@ fn a_refusal_tells_the_rule_the_count_and_what_it_followed() {
 
 #[test]
 fn the_plain_rules_admit_an_ordinary_call_quietly_and_others_do_not() {
-    let quiet = |rules: Rules, asked: &Asked| {
+    let quiet = |rules: Rules, facts: &CallFacts| {
         let mut run = Run::of(rules);
         run.ok(1);
-        run.fence.try_acquire_quietly(&run.rules, asked).is_some()
+        run.fence.try_acquire_fast(&run.rules, facts).is_some()
     };
-    assert!(quiet(Rules::default(), &asked(2)));
+    assert!(quiet(Rules::default(), &facts(2)));
     assert!(quiet(Rules::default(), &exempt()));
     let deadline = Some(Duration::from_secs(1));
     let rules = Rules {
         deadline,
         ..Rules::default()
     };
-    assert!(!quiet(rules, &asked(2)), "the time matters");
-    assert!(!quiet(cycling().rules, &asked(2)), "more is remembered");
+    assert!(!quiet(rules, &facts(2)), "the time matters");
+    assert!(!quiet(cycling().rules, &facts(2)), "more is remembered");
     let by_turn = Rules {
         by_turn: true,
         ..Rules::default()
     };
-    assert!(!quiet(by_turn, &asked(2)));
+    assert!(!quiet(by_turn, &facts(2)));
     let last = Rules {
         max_turns: 2,
         ..Rules::default()
     };
-    assert!(!quiet(last, &asked(2)), "the word tells that none is left");
+    assert!(
+        !quiet(last, &facts(2)),
+        "the packed tells that none is left"
+    );
     let warned = Rules {
         warn_at: Some(2),
         ..Rules::default()
     };
-    assert!(!quiet(warned, &asked(2)), "there is something to tell");
+    assert!(!quiet(warned, &facts(2)), "there is something to tell");
 }
 
 #[test]
@@ -734,14 +744,14 @@ fn a_streak_of_errors_beyond_the_words_limit_is_counted_all_the_same() {
         max_turns: u32::MAX,
         ..Rules::default()
     });
-    run.fence.errors = Word::FULL - 1;
-    for errors in Word::FULL..Word::FULL + 3 {
+    run.fence.errors = PackedState::FULL - 1;
+    for errors in PackedState::FULL..PackedState::FULL + 3 {
         run.fail(errors.into());
-        assert_eq!(run.fence.word().streak(), Word::FULL);
+        assert_eq!(run.fence.packed().streak(), PackedState::FULL);
         assert_eq!(run.snapshot().errors, errors);
-        let word = run.fence.word();
-        run.fence.adopt(word, run.fence.until());
-        assert_eq!(run.fence.errors, errors, "a full word counts no further");
+        let packed = run.fence.packed();
+        run.fence.take_over(packed, run.fence.deadline());
+        assert_eq!(run.fence.errors, errors, "a full packed counts no further");
     }
     run.ok(1);
     assert_eq!(run.snapshot().errors, 0);

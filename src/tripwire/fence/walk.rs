@@ -7,15 +7,15 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use super::driver::{Run, asked, exempt};
-use super::{Asked, Fence, Moment, Phase, Role, Rules, State, Ticket};
-use super::{FailureKind, Machine, Outcome, Reason, Rest};
-use crate::machine::Notes;
-use crate::outcome::Failure;
+use super::driver::{Run, exempt, facts};
+use super::{CallFacts, Fence, Phase, Role, Rules, State, Ticket, Timestamp};
+use super::{FailureKind, Machine, Outcome, Reason, Retention};
+use crate::machinery::event_queue::EventQueue;
+use crate::vocabulary::Failure;
 
 const NS: Duration = Duration::from_nanos(1);
 /// The present of every state as it is written down.
-const NOW: Moment = Moment::from_nanos(1_000);
+const NOW: Timestamp = Timestamp::from_nanos(1_000);
 const GENERATION: u32 = 1_000;
 const MOST_IN_FLIGHT: usize = 3;
 const MOST_TURNS_LEFT: u32 = 3;
@@ -48,8 +48,8 @@ impl Place {
         if let Some(tripped) = &mut fence.tripped {
             tripped.count = None;
         }
-        if fence.end != Moment::NEVER {
-            fence.end = NOW.after(fence.end.since(run.now));
+        if fence.end != Timestamp::NEVER {
+            fence.end = NOW.saturating_add(fence.end.duration_since(run.now));
         }
         Self { fence, in_flight }
     }
@@ -59,7 +59,7 @@ impl Place {
             rules: rules.clone(),
             fence: self.fence.clone(),
             now: NOW,
-            notes: Notes::default(),
+            events: EventQueue::default(),
         }
     }
 
@@ -69,8 +69,8 @@ impl Place {
     }
 }
 
-fn calls() -> [Asked; 3] {
-    [asked(1), asked(2), exempt()]
+fn calls() -> [CallFacts; 3] {
+    [facts(1), facts(2), exempt()]
 }
 
 /// All places that can be reached, and how many steps lead from one to another.
@@ -103,24 +103,24 @@ fn steps_from(place: &Place, rules: &Rules) -> Vec<Place> {
         reached.push(Place::of(&run, &in_flight));
     };
     if rules.deadline.is_some() {
-        step(&|run, _| run.now = run.now.after(NS));
+        step(&|run, _| run.now = run.now.saturating_add(NS));
     }
-    step(&|run, _| run.fence.reset(&run.rules, &mut run.notes));
+    step(&|run, _| run.fence.reset(&run.rules, &mut run.events));
     if place.fence.budget < MOST_TURNS_LEFT {
-        step(&|run, _| run.fence.extend(1, &mut run.notes));
+        step(&|run, _| run.fence.extend(1, &mut run.events));
     }
     step(&|run, _| {
         let kind = FailureKind::Transient;
         let Run {
             fence,
             rules,
-            notes,
+            events,
             now,
         } = run;
-        fence.readiness_failed(rules, *now, kind, notes);
+        fence.readiness_failed(rules, *now, kind, events);
     });
     step(&|run, _| {
-        let _ = run.fence.refuse_any(&run.rules, run.now, &mut run.notes);
+        let _ = run.fence.refuse_any(&run.rules, run.now, &mut run.events);
     });
     if place.in_flight.len() < MOST_IN_FLIGHT {
         for call in calls() {
@@ -144,7 +144,7 @@ fn steps_from(place: &Place, rules: &Rules) -> Vec<Place> {
         step(&|run, in_flight| {
             let ticket = in_flight.remove(n);
             if ticket.role == Role::Probe {
-                run.fence.lose(ticket, &mut run.notes);
+                run.fence.lose(ticket, &mut run.events);
             }
         });
     }
@@ -171,7 +171,7 @@ fn holds(place: &Place, rules: &Rules) {
     // Asking changes nothing, and the gate answers as the oracle does; the driver compares them.
     let some = run.fence.would_allow_some(run.now);
     let mut any = false;
-    for call in calls().into_iter().chain([asked(3)]) {
+    for call in calls().into_iter().chain([facts(3)]) {
         let answer = run.fence.would_allow(rules, run.now, &call);
         any |= answer;
         let mut gate = place.run(rules);
@@ -184,9 +184,10 @@ fn holds(place: &Place, rules: &Rules) {
     assert_eq!(any, some);
     assert_eq!(run.fence, *fence);
     assert_eq!(run.snapshot(), snapshot);
-    let until = || Some(fence.until());
-    let glance = Fence::glance(fence.word(), until, run.now);
-    assert_eq!(glance, Some(some));
+    let deadline = || Some(fence.deadline());
+    let would_allow_some_lock_free =
+        Fence::would_allow_some_lock_free(fence.packed(), deadline, run.now);
+    assert_eq!(would_allow_some_lock_free, Some(some));
 
     // What it shows of itself fits.
     assert_eq!(snapshot.state == State::Closed, snapshot.reason.is_none());
@@ -201,9 +202,9 @@ fn holds(place: &Place, rules: &Rules) {
         counting && snapshot.reason != Some(Reason::Deadline)
     );
     assert!(snapshot.turns <= snapshot.turns + snapshot.turns_left);
-    let rest = fence.rest(rules, run.now);
-    assert_ne!(rest, Rest::Live);
-    assert!(rest == Rest::Unclean || snapshot.state == State::Closed);
+    let rest = fence.retention(rules, run.now);
+    assert_ne!(rest, Retention::Live);
+    assert!(rest == Retention::Unclean || snapshot.state == State::Closed);
 
     is_not_wedged(run, rules);
 }
@@ -218,7 +219,7 @@ fn is_not_wedged(mut run: Run, rules: &Rules) {
         for _ in 0..20 {
             assert!(run.call(7).is_err());
         }
-        run.fence.reset(rules, &mut run.notes);
+        run.fence.reset(rules, &mut run.events);
         assert_eq!(run.call(7).is_ok(), rules.max_turns > 0);
         return;
     }

@@ -4,19 +4,22 @@ use std::fmt;
 use std::hash::Hash;
 use std::task::{Context, Poll};
 
-use super::fence::{Asked, Denied, Fence, Rules, Ticket};
-use super::permit::Admission;
+use super::fence::{CallFacts, Denied, Fence, Rules, Ticket};
+use super::permit::CallPermit;
 use super::reader::Read;
-use crate::cell::{Anchor, Cell, Count, Retired, Shared, Waiter};
-use crate::clock::{Clock, Moment};
-use crate::event::{Event, Observers, State};
-use crate::keyed::{self, Keep, Keyed, Select};
-use crate::machine::Word;
-use crate::outcome::FailureKind;
-use crate::refusal::{Name, Reason, Refusal};
-use crate::sync::Arc;
+use crate::machinery::clock::{Clock, Timestamp};
+use crate::machinery::keyed::{self, ExtractKey, KeyedMachine, KeyedMachines};
+use crate::machinery::observers::Observers;
+use crate::machinery::packed_state::PackedState;
+use crate::machinery::shared_machine::{
+    Environment, MachineRef, RefOwner, Retired, SharedMachine, WaiterGuard,
+};
+use crate::machinery::sync::Arc;
+use crate::vocabulary::FailureKind;
+use crate::vocabulary::{Event, State};
+use crate::vocabulary::{Name, Reason, Refusal};
 
-pub(super) type FenceAnchor = Arc<Anchor<Fence>>;
+pub(super) type FenceRef = Arc<MachineRef<Fence>>;
 
 /// What a service asks before a call.
 pub(super) trait Gate<Req> {
@@ -33,70 +36,71 @@ pub(super) trait Gate<Req> {
     fn readiness_failed(&mut self, kind: FailureKind);
 
     /// Asks the gate.
-    fn admit(&mut self, reader: &impl Read<Req>, req: &Req) -> Result<Admission, Refusal>;
+    fn admit(&mut self, reader: &impl Read<Req>, req: &Req) -> Result<CallPermit, Refusal>;
 }
 
 /// A layer's gate, which a setter gives state of its own.
 pub(super) trait Renew {
     #[must_use]
-    fn renew(self, shared: &Arc<Shared<Rules>>, name: Option<&Name>) -> Self;
+    fn renew(self, environment: &Arc<Environment<Rules>>, name: Option<&Name>) -> Self;
 }
 
 /// The time, if it matters: without a deadline the clock is not read.
-fn now(rules: &Rules, clock: impl FnOnce() -> Moment) -> Moment {
+fn now(rules: &Rules, clock: impl FnOnce() -> Timestamp) -> Timestamp {
     if rules.deadline.is_some() {
         clock()
     } else {
-        Moment::START
+        Timestamp::START
     }
 }
 
-pub(super) fn now_in(cell: &Cell<Fence>) -> Moment {
-    now(cell.rules(), || cell.now())
+pub(super) fn now_in(machine: &SharedMachine<Fence>) -> Timestamp {
+    now(machine.rules(), || machine.now())
 }
 
 /// Whether any call may go.
 #[inline]
-fn allows_some(cell: &Cell<Fence>) -> bool {
+fn allows_some(machine: &SharedMachine<Fence>) -> bool {
     // Closed, a turn left, and no time to measure.
-    cell.word().lets_all_through() || would_allow_some(cell)
+    machine.packed().admits_all() || would_allow_some(machine)
 }
 
 #[cold]
-fn would_allow_some(cell: &Cell<Fence>) -> bool {
-    let now = now_in(cell);
-    let word = cell.word_before_until();
-    Fence::glance(word, || cell.until(word), now)
-        .unwrap_or_else(|| cell.look(|fence, _, _| fence.would_allow_some(now)))
+fn would_allow_some(machine: &SharedMachine<Fence>) -> bool {
+    let now = now_in(machine);
+    let packed = machine.packed_before_deadline();
+    Fence::would_allow_some_lock_free(packed, || machine.deadline(packed), now)
+        .unwrap_or_else(|| machine.read(|fence, _, _| fence.would_allow_some(now)))
 }
 
 /// The oracle.
-pub(super) fn would_allow(cell: &Cell<Fence>, asked: &Asked) -> bool {
-    let now = now_in(cell);
-    cell.rules().observe_only || cell.look(|fence, _, rules| fence.would_allow(rules, now, asked))
+pub(super) fn would_allow(machine: &SharedMachine<Fence>, facts: &CallFacts) -> bool {
+    let now = now_in(machine);
+    machine.rules().observe_only
+        || machine.read(|fence, _, rules| fence.would_allow(rules, now, facts))
 }
 
 /// The gate, for the plain case; `None`, with nothing changed, if there is more to it.
 #[inline]
-pub(super) fn acquire_quietly(cell: &Cell<Fence>, asked: &Asked) -> Option<Ticket> {
-    cell.quietly(|fence, rules| fence.try_acquire_quietly(rules, asked))
+pub(super) fn acquire_fast(machine: &SharedMachine<Fence>, facts: &CallFacts) -> Option<Ticket> {
+    machine.update_unmirrored(|fence, rules| fence.try_acquire_fast(rules, facts))
 }
 
 /// The gate, and the fence may have been evicted since it was looked up.
 #[cold]
 pub(super) fn acquire(
-    cell: &Cell<Fence>,
-    asked: &Asked,
+    machine: &SharedMachine<Fence>,
+    facts: &CallFacts,
 ) -> Result<Result<Ticket, Denied>, Retired> {
-    let now = now_in(cell);
-    cell.step_unless_retired(|fence, rules, notes| fence.try_acquire(rules, now, asked, notes))
+    let now = now_in(machine);
+    machine.step_unless_retired(|fence, rules, events| fence.try_acquire(rules, now, facts, events))
 }
 
 /// Refuses whatever is asked, if any call would be refused.
 #[cold]
-fn refuse_any(cell: &Cell<Fence>) -> Result<Option<Denied>, Retired> {
-    let now = now_in(cell);
-    cell.step_unless_retired(|fence, rules, notes| fence.refuse_any(rules, now, notes))
+fn refuse_any(machine: &SharedMachine<Fence>) -> Result<Option<Denied>, Retired> {
+    let now = now_in(machine);
+    machine.step_unless_retired(|fence, rules, events| fence.refuse_any(rules, now, events))
 }
 
 /// What becomes of a call that the gate denies: a refusal, or under `observe_only` a call without a permit.
@@ -106,10 +110,10 @@ fn deny(
     observers: &Observers,
     denied: Denied,
     name: impl FnOnce() -> Option<Name>,
-) -> Result<Admission, Refusal> {
+) -> Result<CallPermit, Refusal> {
     let observe_only = rules.observe_only && denied.reason != Reason::NotReady;
     if observe_only && observers.is_empty() {
-        return Ok(Admission::none());
+        return Ok(CallPermit::none());
     }
     let refusal = denied.refusal(name());
     observers.tell(&Event::Refused {
@@ -117,7 +121,7 @@ fn deny(
         observe_only,
     });
     if observe_only {
-        Ok(Admission::none())
+        Ok(CallPermit::none())
     } else {
         Err(refusal)
     }
@@ -127,11 +131,11 @@ fn deny(
 
 /// One fence for all calls: one run.
 pub struct One {
-    anchor: FenceAnchor,
-    waiter: Option<Waiter>,
+    machine_ref: FenceRef,
+    waiter: Option<WaiterGuard>,
     ready: Readiness,
     /// Whose count `anchor` is.
-    count: Count,
+    count: RefOwner,
 }
 
 /// For whose call the last `poll_ready` was.
@@ -144,30 +148,30 @@ enum Readiness {
 
 impl One {
     /// A fence of its own.
-    pub(super) fn made(shared: &Arc<Shared<Rules>>, name: Option<&Name>) -> Self {
-        let fence = Fence::new(&shared.rules);
-        let cell = Cell::new(fence, name.cloned(), Arc::clone(shared));
-        Self::new(Arc::new(Anchor::new(cell)))
+    pub(super) fn made(environment: &Arc<Environment<Rules>>, name: Option<&Name>) -> Self {
+        let fence = Fence::new(&environment.rules);
+        let machine = SharedMachine::new(fence, name.cloned(), Arc::clone(environment));
+        Self::new(Arc::new(MachineRef::new(machine)))
     }
 
-    fn new(anchor: FenceAnchor) -> Self {
+    fn new(machine_ref: FenceRef) -> Self {
         Self {
-            anchor,
+            machine_ref,
             waiter: None,
             ready: Readiness::Unknown,
-            count: Count::Shared,
+            count: RefOwner::Shared,
         }
     }
 
-    pub(super) fn anchor(&self) -> &FenceAnchor {
-        &self.anchor
+    pub(super) fn machine_ref(&self) -> &FenceRef {
+        &self.machine_ref
     }
 
     /// The anchor for one more permit.
     #[inline]
-    fn hold(&mut self) -> FenceAnchor {
-        if self.count == Count::Own {
-            Arc::clone(&self.anchor)
+    fn hold(&mut self) -> FenceRef {
+        if self.count == RefOwner::Own {
+            Arc::clone(&self.machine_ref)
         } else {
             self.hold_early()
         }
@@ -175,15 +179,15 @@ impl One {
 
     /// The anchor while the service is new.
     #[cold]
-    fn hold_early(&mut self) -> FenceAnchor {
-        self.count.hold(&mut self.anchor)
+    fn hold_early(&mut self) -> FenceRef {
+        self.count.hold(&mut self.machine_ref)
     }
 
     /// The gate, where there is more to it than the plain case.
     #[cold]
-    fn admit_slowly(&mut self, asked: &Asked) -> Result<Admission, Denied> {
-        match acquire(self.anchor.cell(), asked) {
-            Ok(Ok(ticket)) => Ok(Admission::new(self.hold(), ticket)),
+    fn admit_slow(&mut self, facts: &CallFacts) -> Result<CallPermit, Denied> {
+        match acquire(self.machine_ref.machine(), facts) {
+            Ok(Ok(ticket)) => Ok(CallPermit::new(self.hold(), ticket)),
             Ok(Err(denied)) => Err(denied),
             // A fence outside a store is never evicted.
             Err(Retired) => Err(Denied::NOT_READY),
@@ -194,7 +198,7 @@ impl One {
     #[cold]
     fn refuse(&self, ready: Readiness) -> Denied {
         match ready {
-            Readiness::Refused => match refuse_any(self.anchor.cell()) {
+            Readiness::Refused => match refuse_any(self.machine_ref.machine()) {
                 Ok(Some(denied)) => denied,
                 Ok(None) | Err(Retired) => Denied::NOT_READY,
             },
@@ -206,29 +210,29 @@ impl One {
 impl Clone for One {
     fn clone(&self) -> Self {
         // New clones carry neither readiness nor a place among those who wait, and count on their own once they are called again.
-        Self::new(Arc::clone(&self.anchor))
+        Self::new(Arc::clone(&self.machine_ref))
     }
 }
 
 impl fmt::Debug for One {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("One")
-            .field("fence", &self.anchor)
+            .field("fence", &self.machine_ref)
             .field("ready", &self.ready)
             .finish_non_exhaustive()
     }
 }
 
 impl Renew for One {
-    fn renew(self, shared: &Arc<Shared<Rules>>, name: Option<&Name>) -> Self {
-        Self::made(shared, name)
+    fn renew(self, environment: &Arc<Environment<Rules>>, name: Option<&Name>) -> Self {
+        Self::made(environment, name)
     }
 }
 
 impl<Req> Gate<Req> for One {
     fn ask(&mut self) -> bool {
-        let cell = self.anchor.cell();
-        let asks = allows_some(cell) || cell.rules().observe_only;
+        let machine = self.machine_ref.machine();
+        let asks = allows_some(machine) || machine.rules().observe_only;
         self.ready = if asks {
             Readiness::Unknown
         } else {
@@ -238,7 +242,7 @@ impl<Req> Gate<Req> for One {
     }
 
     fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.anchor.cell().wait(&mut self.waiter, cx);
+        self.machine_ref.machine().wait(&mut self.waiter, cx);
         // Anything that moved before the waker was there woke nobody.
         if Gate::<Req>::ask(self) {
             Poll::Pending
@@ -252,29 +256,29 @@ impl<Req> Gate<Req> for One {
     }
 
     fn readiness_failed(&mut self, kind: FailureKind) {
-        let cell = self.anchor.cell();
-        let now = now_in(cell);
-        cell.step(|fence, rules, notes| fence.readiness_failed(rules, now, kind, notes));
+        let machine = self.machine_ref.machine();
+        let now = now_in(machine);
+        machine.step(|fence, rules, events| fence.readiness_failed(rules, now, kind, events));
     }
 
     #[inline]
-    fn admit(&mut self, reader: &impl Read<Req>, req: &Req) -> Result<Admission, Refusal> {
+    fn admit(&mut self, reader: &impl Read<Req>, req: &Req) -> Result<CallPermit, Refusal> {
         let denied = match std::mem::replace(&mut self.ready, Readiness::Unknown) {
             Readiness::Ready => {
-                let asked = reader.read(req);
-                if let Some(ticket) = acquire_quietly(self.anchor.cell(), &asked) {
-                    return Ok(Admission::new(self.hold(), ticket));
+                let facts = reader.read(req);
+                if let Some(ticket) = acquire_fast(self.machine_ref.machine(), &facts) {
+                    return Ok(CallPermit::new(self.hold(), ticket));
                 }
-                match self.admit_slowly(&asked) {
-                    Ok(admission) => return Ok(admission),
+                match self.admit_slow(&facts) {
+                    Ok(permit) => return Ok(permit),
                     Err(denied) => denied,
                 }
             }
             ready => self.refuse(ready),
         };
-        let cell = self.anchor.cell();
-        deny(cell.rules(), cell.observers(), denied, || {
-            reader.name_of(req).or_else(|| cell.name().cloned())
+        let machine = self.machine_ref.machine();
+        deny(machine.rules(), machine.observers(), denied, || {
+            reader.name_of(req).or_else(|| machine.name().cloned())
         })
     }
 }
@@ -284,16 +288,16 @@ impl<Req> Gate<Req> for One {
 /// One fence for each session, found by `S`.
 pub struct PerSession<K, S> {
     sessions: Arc<Sessions<K>>,
-    select: S,
+    extract: S,
     /// The inner service was polled ready for one call.
     ready: bool,
 }
 
 impl<K, S> PerSession<K, S> {
-    pub(super) fn new(sessions: Sessions<K>, select: S) -> Self {
+    pub(super) fn new(sessions: Sessions<K>, extract: S) -> Self {
         Self {
             sessions: Arc::new(sessions),
-            select,
+            extract,
             ready: false,
         }
     }
@@ -302,8 +306,8 @@ impl<K, S> PerSession<K, S> {
         &self.sessions
     }
 
-    pub(super) fn select(&self) -> &S {
-        &self.select
+    pub(super) fn extract(&self) -> &S {
+        &self.extract
     }
 }
 
@@ -311,7 +315,7 @@ impl<K, S: Clone> Clone for PerSession<K, S> {
     fn clone(&self) -> Self {
         Self {
             sessions: Arc::clone(&self.sessions),
-            select: self.select.clone(),
+            extract: self.extract.clone(),
             // New clones shouldn't carry the readiness state.
             ready: false,
         }
@@ -328,15 +332,15 @@ impl<K, S> fmt::Debug for PerSession<K, S> {
 }
 
 impl<K: Hash + Eq + Clone, S> Renew for PerSession<K, S> {
-    fn renew(self, shared: &Arc<Shared<Rules>>, name: Option<&Name>) -> Self {
-        Self::new(self.sessions.renew(shared, name, ()), self.select)
+    fn renew(self, environment: &Arc<Environment<Rules>>, name: Option<&Name>) -> Self {
+        Self::new(self.sessions.renew(environment, name, ()), self.extract)
     }
 }
 
 impl<K, S, Req> Gate<Req> for PerSession<K, S>
 where
     K: Hash + Eq + Clone,
-    S: Select<K, Req>,
+    S: ExtractKey<K, Req>,
 {
     fn ask(&mut self) -> bool {
         // The session is not known yet.
@@ -354,11 +358,11 @@ where
 
     fn readiness_failed(&mut self, _: FailureKind) {}
 
-    fn admit(&mut self, reader: &impl Read<Req>, req: &Req) -> Result<Admission, Refusal> {
+    fn admit(&mut self, reader: &impl Read<Req>, req: &Req) -> Result<CallPermit, Refusal> {
         let sessions = &*self.sessions;
         let denied = if std::mem::take(&mut self.ready) {
-            match acquire_in(sessions, &self.select, reader, req) {
-                Ok(admission) => return Ok(admission),
+            match acquire_in(sessions, &self.extract, reader, req) {
+                Ok(permit) => return Ok(permit),
                 Err(denied) => denied,
             }
         } else {
@@ -371,39 +375,39 @@ where
 }
 
 /// The fences of a layer with one per session.
-pub(super) type Sessions<K> = Keyed<K, Fence>;
+pub(super) type Sessions<K> = KeyedMachines<K, Fence>;
 
-impl Keep for Fence {
+impl KeyedMachine for Fence {
     type Seed = ();
 
     fn made<K: Hash>(rules: &Rules, (): (), _: &K) -> Self {
         Self::new(rules)
     }
 
-    fn now(rules: &Rules, clock: &Clock) -> Moment {
+    fn now(rules: &Rules, clock: &Clock) -> Timestamp {
         now(rules, || clock.now())
     }
 
-    fn state(&self, word: Word, rules: &Rules, now: Moment) -> State {
-        self.snapshot(word, rules, now).state
+    fn state(&self, packed: PackedState, rules: &Rules, now: Timestamp) -> State {
+        self.snapshot(packed, rules, now).state
     }
 }
 
 /// Asks the gate of the request's session. A call that finds every fence in use runs without a permit.
 pub(super) fn acquire_in<K: Hash + Eq, Req>(
     sessions: &Sessions<K>,
-    select: &impl Select<K, Req>,
+    extract: &impl ExtractKey<K, Req>,
     reader: &impl Read<Req>,
     req: &Req,
-) -> Result<Admission, Denied> {
-    let found = select.get(sessions.store(), req);
-    let ask = |cell: &Cell<Fence>| acquire_stored(cell, || reader.read(req));
-    match sessions.ask(found, || select.own(req), ask) {
-        Ok((anchor, Ok(ticket))) => Ok(Admission::new(anchor, ticket)),
+) -> Result<CallPermit, Denied> {
+    let found = extract.get(sessions.store(), req);
+    let ask = |machine: &SharedMachine<Fence>| acquire_stored(machine, || reader.read(req));
+    match sessions.ask(found, || extract.own(req), ask) {
+        Ok((machine_ref, Ok(ticket))) => Ok(CallPermit::new(machine_ref, ticket)),
         Ok((_, Err(denied))) => Err(denied),
         Err(unguarded) => {
-            keyed::tell_unguarded(unguarded.cell());
-            Ok(Admission::none())
+            keyed::tell_unguarded(unguarded.machine());
+            Ok(CallPermit::none())
         }
     }
 }
@@ -411,18 +415,18 @@ pub(super) fn acquire_in<K: Hash + Eq, Req>(
 /// The gate of a fence in a store. What the request says is read only if it may matter.
 #[inline]
 fn acquire_stored(
-    cell: &Cell<Fence>,
-    read: impl FnOnce() -> Asked,
+    machine: &SharedMachine<Fence>,
+    read: impl FnOnce() -> CallFacts,
 ) -> Result<Result<Ticket, Denied>, Retired> {
-    if !allows_some(cell) {
-        if let Some(denied) = refuse_any(cell)? {
+    if !allows_some(machine) {
+        if let Some(denied) = refuse_any(machine)? {
             return Ok(Err(denied));
         }
         // It has moved since.
     }
-    let asked = read();
-    match acquire_quietly(cell, &asked) {
+    let facts = read();
+    match acquire_fast(machine, &facts) {
         Some(ticket) => Ok(Ok(ticket)),
-        None => acquire(cell, &asked),
+        None => acquire(machine, &facts),
     }
 }

@@ -4,7 +4,7 @@ use std::mem;
 
 /// Runs code that is not ours. Should it unwind, `verdict` is given to the permit now, whoever catches the panic and whenever the future is dropped.
 #[inline]
-pub(crate) fn unless_unwound<P, T>(
+pub(crate) fn on_unwind<P, T>(
     permit: &mut P,
     verdict: impl Fn(&mut P),
     f: impl FnOnce() -> T,

@@ -13,18 +13,21 @@ use tokio::time::{Sleep, sleep};
 
 use super::WhenOpen;
 use super::circuit::{Circuit, Rules, Ticket};
-use super::permit::Admission;
-use crate::cell::{Anchor, Cell, Count, Retired, Shared, Waiter};
-use crate::clock::{Clock, Moment, nanos};
-use crate::event::{Event, State};
-use crate::health_router::HealthRouter;
-use crate::keyed::{self, Borrowed, Keep, Keyed, Owned, Select};
-use crate::machine::Word;
-use crate::outcome::Failure;
-use crate::refusal::{Denied, Name, Reason, Refusal};
-use crate::sync::Arc;
+use super::permit::CallPermit;
+use crate::circuit_breaker::health_router::HealthRouter;
+use crate::machinery::clock::{Clock, Timestamp, nanos};
+use crate::machinery::denied::Denied;
+use crate::machinery::keyed::{self, Borrowed, ExtractKey, KeyedMachine, KeyedMachines, Owned};
+use crate::machinery::packed_state::PackedState;
+use crate::machinery::shared_machine::{
+    Environment, MachineRef, RefOwner, Retired, SharedMachine, WaiterGuard,
+};
+use crate::machinery::sync::Arc;
+use crate::vocabulary::Failure;
+use crate::vocabulary::{Event, State};
+use crate::vocabulary::{Name, Reason, Refusal};
 
-type CircuitAnchor = Arc<Anchor<Circuit>>;
+type CircuitRef = Arc<MachineRef<Circuit>>;
 
 /// An answer that was given when polled is looked at again, in `call`, if less than so many nanoseconds were left of the wait.
 const NEAR: u64 = 1_000_000_000;
@@ -50,103 +53,113 @@ pub(super) trait Gate<Req> {
     fn readiness_failed(&mut self, failure: Failure);
 
     /// Admits a call that is let through with all others, so that nothing of the request has to be known.
-    fn admit_at_once(&mut self) -> Option<Admission>;
+    fn admit_at_once(&mut self) -> Option<CallPermit>;
 
     /// Refuses a call to which [`poll_ask`](Self::poll_ask) said no, as far as that answer still holds and nobody else has to be told.
     fn refuse_at_once(&mut self) -> Option<Refusal>;
 
     /// Asks the gate.
-    fn admit(&mut self, req: &mut Req) -> Result<Admission, Refusal>;
+    fn admit(&mut self, req: &mut Req) -> Result<CallPermit, Refusal>;
 }
 
 /// A layer's gate, which a setter gives state of its own.
 pub(super) trait Renew {
     #[must_use]
-    fn renew(self, shared: &Arc<Shared<Rules>>, name: Option<&Name>, seed: u64) -> Self;
+    fn renew(self, environment: &Arc<Environment<Rules>>, name: Option<&Name>, seed: u64) -> Self;
 }
 
 /// The time, read at most once.
 struct Now<'a> {
-    cell: &'a Cell<Circuit>,
-    read: Option<Moment>,
+    machine: &'a SharedMachine<Circuit>,
+    read: Option<Timestamp>,
 }
 
 impl<'a> Now<'a> {
-    fn of(cell: &'a Cell<Circuit>) -> Self {
-        Self { cell, read: None }
+    fn of(machine: &'a SharedMachine<Circuit>) -> Self {
+        Self {
+            machine,
+            read: None,
+        }
     }
 
-    fn at(cell: &'a Cell<Circuit>, now: Moment) -> Self {
+    fn at(machine: &'a SharedMachine<Circuit>, now: Timestamp) -> Self {
         let read = Some(now);
-        Self { cell, read }
+        Self { machine, read }
     }
 
-    fn get(&mut self) -> Moment {
-        *self.read.get_or_insert_with(|| self.cell.now())
+    fn get(&mut self) -> Timestamp {
+        *self.read.get_or_insert_with(|| self.machine.now())
     }
 }
 
 /// The oracle. It reads the clock only where the answer depends on it.
 #[inline]
-fn ask(cell: &Cell<Circuit>, now: &mut Now<'_>) -> Result<(), Denied> {
-    if cell.word().lets_all_through() {
+fn ask(machine: &SharedMachine<Circuit>, now: &mut Now<'_>) -> Result<(), Denied> {
+    if machine.packed().admits_all() {
         return Ok(());
     }
-    ask_closely(cell, now)
+    ask_slow(machine, now)
 }
 
-fn ask_closely(cell: &Cell<Circuit>, now: &mut Now<'_>) -> Result<(), Denied> {
-    let word = cell.word_before_until();
-    if let Some(answer) = Circuit::glance(word, || cell.until(word), || now.get()) {
+fn ask_slow(machine: &SharedMachine<Circuit>, now: &mut Now<'_>) -> Result<(), Denied> {
+    let packed = machine.packed_before_deadline();
+    if let Some(answer) =
+        Circuit::try_acquire_lock_free(packed, || machine.deadline(packed), || now.get())
+    {
         return answer.map(|_| ());
     }
     let now = now.get();
-    cell.look(|circuit, _, rules| circuit.would_allow(rules, now))
+    machine.read(|circuit, _, rules| circuit.would_allow(rules, now))
 }
 
-pub(super) fn would_allow(cell: &Cell<Circuit>) -> bool {
-    cell.rules().observe_only || ask(cell, &mut Now::of(cell)).is_ok()
+pub(super) fn would_allow(machine: &SharedMachine<Circuit>) -> bool {
+    machine.rules().observe_only || ask(machine, &mut Now::of(machine)).is_ok()
 }
 
 /// The gate of a circuit outside a store.
 #[inline]
-pub(super) fn acquire(cell: &Cell<Circuit>) -> Result<Ticket, Denied> {
+pub(super) fn acquire(machine: &SharedMachine<Circuit>) -> Result<Ticket, Denied> {
     // Only a store retires a circuit; were one retired all the same, the call may come again.
-    acquire_stored(cell).unwrap_or(Err(Denied::NOT_READY))
+    acquire_stored(machine).unwrap_or(Err(Denied::NOT_READY))
 }
 
 /// The gate of a circuit in a store, which may have been evicted since it was looked up.
 #[inline]
-fn acquire_stored(cell: &Cell<Circuit>) -> Result<Result<Ticket, Denied>, Retired> {
-    let word = cell.word();
-    if word.lets_all_through() {
-        return Ok(Ok(Ticket::ordinary(word)));
+fn acquire_stored(machine: &SharedMachine<Circuit>) -> Result<Result<Ticket, Denied>, Retired> {
+    let packed = machine.packed();
+    if packed.admits_all() {
+        return Ok(Ok(Ticket::ordinary(packed)));
     }
-    acquire_closely(cell)
+    acquire_slow(machine)
 }
 
-fn acquire_closely(cell: &Cell<Circuit>) -> Result<Result<Ticket, Denied>, Retired> {
-    let mut now = Now::of(cell);
-    let word = cell.word_before_until();
-    if let Some(answer) = Circuit::glance(word, || cell.until(word), || now.get()) {
+fn acquire_slow(machine: &SharedMachine<Circuit>) -> Result<Result<Ticket, Denied>, Retired> {
+    let mut now = Now::of(machine);
+    let packed = machine.packed_before_deadline();
+    if let Some(answer) =
+        Circuit::try_acquire_lock_free(packed, || machine.deadline(packed), || now.get())
+    {
         return Ok(answer);
     }
     let now = now.get();
-    cell.step_unless_retired(|circuit, rules, notes| circuit.try_acquire(rules, now, notes))
+    machine.step_unless_retired(|circuit, rules, events| circuit.try_acquire(rules, now, events))
 }
 
 /// What becomes of a call that the gate denies: a refusal, or under `observe_only` a call without a permit.
-pub(super) fn deny(cell: &Cell<Circuit>, denied: Denied) -> Result<Admission, Refusal> {
-    let refusal = denied.refusal(Refusal::breaker, cell.name().cloned());
-    let observe_only = cell.rules().observe_only && denied.reason != Reason::NotReady;
-    if cell.observed() {
-        cell.tell(&Event::Refused {
+pub(super) fn deny(
+    machine: &SharedMachine<Circuit>,
+    denied: Denied,
+) -> Result<CallPermit, Refusal> {
+    let refusal = denied.refusal(Refusal::breaker, machine.name().cloned());
+    let observe_only = machine.rules().observe_only && denied.reason != Reason::NotReady;
+    if machine.observed() {
+        machine.tell(&Event::Refused {
             refusal: &refusal,
             observe_only,
         });
     }
     if observe_only {
-        Ok(Admission::none())
+        Ok(CallPermit::none())
     } else {
         Err(refusal)
     }
@@ -156,7 +169,7 @@ pub(super) fn deny(cell: &Cell<Circuit>, denied: Denied) -> Result<Admission, Re
 
 /// One circuit for all calls.
 pub struct One {
-    anchor: CircuitAnchor,
+    machine_ref: CircuitRef,
     waiting: Option<Box<Waiting>>,
     /// What the next call has to know of an answer of no.
     noted: u64,
@@ -164,7 +177,7 @@ pub struct One {
     print: u32,
     ready: Readiness,
     /// Whose count `anchor` is.
-    count: Count,
+    count: RefOwner,
     /// Whether it refuses at once: nobody has to be told, and neither does it only observe nor wait until the circuit closes.
     at_once: bool,
 }
@@ -172,7 +185,7 @@ pub struct One {
 /// What a service keeps while it waits.
 #[derive(Default)]
 struct Waiting {
-    waiter: Option<Waiter>,
+    waiter: Option<WaiterGuard>,
     /// When the oracle's answer runs out; only with [`WhenOpen::NotReady`].
     timer: Option<Pin<Box<Sleep>>>,
 }
@@ -181,8 +194,8 @@ struct Waiting {
 /// seconds apart.
 #[inline]
 #[allow(clippy::cast_possible_truncation)]
-fn print(moment: Moment) -> u32 {
-    moment.as_nanos() as u32
+fn print(timestamp: Timestamp) -> u32 {
+    timestamp.as_nanos() as u32
 }
 
 /// For whose call the last `poll_ready` was.
@@ -194,64 +207,68 @@ enum Readiness {
     /// The same, and `noted` is how many nanoseconds were left of the cooldown.
     RefusedAtOnce,
     /// With whose count the call will be made.
-    Ready(Count),
+    Ready(RefOwner),
 }
 
 impl One {
-    pub(super) fn new(anchor: CircuitAnchor) -> Self {
-        let rules = anchor.cell().rules();
+    pub(super) fn new(machine_ref: CircuitRef) -> Self {
+        let rules = machine_ref.machine().rules();
         Self {
             at_once: rules.when_open == WhenOpen::Refuse
                 && !rules.observe_only
-                && !anchor.cell().observed(),
-            anchor,
+                && !machine_ref.machine().observed(),
+            machine_ref,
             waiting: None,
             noted: 0,
             print: 0,
             ready: Readiness::Unknown,
-            count: Count::Shared,
+            count: RefOwner::Shared,
         }
     }
 
     /// A circuit of its own.
-    pub(super) fn made(shared: &Arc<Shared<Rules>>, name: Option<&Name>, seed: u64) -> Self {
-        let circuit = Circuit::new(&shared.rules, seed);
-        let cell = Cell::new(circuit, name.cloned(), Arc::clone(shared));
-        Self::new(Arc::new(Anchor::new(cell)))
+    pub(super) fn made(
+        environment: &Arc<Environment<Rules>>,
+        name: Option<&Name>,
+        seed: u64,
+    ) -> Self {
+        let circuit = Circuit::new(&environment.rules, seed);
+        let machine = SharedMachine::new(circuit, name.cloned(), Arc::clone(environment));
+        Self::new(Arc::new(MachineRef::new(machine)))
     }
 
-    pub(super) fn anchor(&self) -> &CircuitAnchor {
-        &self.anchor
+    pub(super) fn machine_ref(&self) -> &CircuitRef {
+        &self.machine_ref
     }
 
     /// The anchor for one more permit.
-    fn hold(&mut self) -> CircuitAnchor {
-        self.count.hold(&mut self.anchor)
+    fn hold(&mut self) -> CircuitRef {
+        self.count.hold(&mut self.machine_ref)
     }
 
     /// Why a call is refused whose inner service is not ready.
     fn why_not_ready(&self, ready: Readiness) -> Denied {
-        let cell = self.anchor.cell();
-        if cell.rules().observe_only {
+        let machine = self.machine_ref.machine();
+        if machine.rules().observe_only {
             return Denied::NOT_READY;
         }
         let mut answer = None;
         if ready == Readiness::Refused && !self.is_moved() {
             // The answer that was given then holds for this call; unless it was about to run out, the clock is not read again.
-            let mut asked = Now::at(cell, Moment::from_nanos(self.noted));
-            answer = Some(ask(cell, &mut asked));
+            let mut asked = Now::at(machine, Timestamp::from_nanos(self.noted));
+            answer = Some(ask(machine, &mut asked));
         }
         let answer = match answer {
             Some(answer) if !answer.is_err_and(Denied::is_near) => answer,
-            _ => ask(cell, &mut Now::of(cell)),
+            _ => ask(machine, &mut Now::of(machine)),
         };
         let Err(denied) = answer else {
             return Denied::NOT_READY;
         };
-        if denied.reason == Reason::CircuitOpen && !Circuit::is_open(cell.word()) {
+        if denied.reason == Reason::CircuitOpen && !Circuit::is_open(machine.packed()) {
             // The probe's lease is over. Whoever is refused for it says so: observers hear of it, and the next one needs no lock to be refused.
-            let now = cell.now();
-            cell.step(|circuit, rules, notes| circuit.expire(rules, now, notes));
+            let now = machine.now();
+            machine.step(|circuit, rules, events| circuit.expire(rules, now, events));
         }
         denied
     }
@@ -259,32 +276,32 @@ impl One {
     /// Whether the moment of an answer of no has been moved since.
     #[inline]
     fn is_moved(&self) -> bool {
-        print(self.anchor.cell().any_until()) != self.print
+        print(self.machine_ref.machine().any_deadline()) != self.print
     }
 
     // What `poll_ask` does not answer itself. Two functions, so that it has nothing to prepare for either.
 
     #[cold]
     #[inline(never)]
-    fn poll_ask_closely(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+    fn poll_ask_slow(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         self.poll_ask_at(cx, None)
     }
 
     /// [`poll_ask_closely`](Self::poll_ask_closely) for a caller who has read the time.
     #[cold]
     #[inline(never)]
-    fn poll_ask_again(&mut self, cx: &mut Context<'_>, now: Moment) -> Poll<bool> {
+    fn poll_ask_again(&mut self, cx: &mut Context<'_>, now: Timestamp) -> Poll<bool> {
         self.poll_ask_at(cx, Some(now))
     }
 
-    fn poll_ask_at(&mut self, cx: &mut Context<'_>, read: Option<Moment>) -> Poll<bool> {
+    fn poll_ask_at(&mut self, cx: &mut Context<'_>, read: Option<Timestamp>) -> Poll<bool> {
         self.ready = Readiness::Unknown;
-        let cell = self.anchor.cell();
-        let rules = cell.rules();
+        let machine = self.machine_ref.machine();
+        let rules = machine.rules();
         // Before the question: should it move now, the answer will not be held.
-        self.print = print(cell.any_until());
-        let mut now = Now { cell, read };
-        match ask(cell, &mut now) {
+        self.print = print(machine.any_deadline());
+        let mut now = Now { machine, read };
+        match ask(machine, &mut now) {
             Ok(()) => Poll::Ready(true),
             Err(_) if rules.observe_only => Poll::Ready(true),
             Err(_) if rules.when_open == WhenOpen::Refuse => {
@@ -298,12 +315,12 @@ impl One {
 
     /// Waits while the oracle says no: for a transition, or for the end of what it said no for.
     fn poll_allowed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let cell = self.anchor.cell();
+        let machine = self.machine_ref.machine();
         let waiting = self.waiting.get_or_insert_default();
         loop {
-            cell.wait(&mut waiting.waiter, cx);
+            machine.wait(&mut waiting.waiter, cx);
             // Asked after the waker was left, so that no transition goes unnoticed.
-            let Err(denied) = ask(cell, &mut Now::of(cell)) else {
+            let Err(denied) = ask(machine, &mut Now::of(machine)) else {
                 waiting.timer = None;
                 return Poll::Ready(());
             };
@@ -329,43 +346,43 @@ impl One {
 impl Clone for One {
     fn clone(&self) -> Self {
         // New clones carry neither readiness nor a place among those who wait, and share the count until they are called twice.
-        Self::new(Arc::clone(&self.anchor))
+        Self::new(Arc::clone(&self.machine_ref))
     }
 }
 
 impl fmt::Debug for One {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("One")
-            .field("circuit", &self.anchor)
+            .field("circuit", &self.machine_ref)
             .field("ready", &self.ready)
             .finish_non_exhaustive()
     }
 }
 
 impl Renew for One {
-    fn renew(self, shared: &Arc<Shared<Rules>>, name: Option<&Name>, seed: u64) -> Self {
-        Self::made(shared, name, seed)
+    fn renew(self, environment: &Arc<Environment<Rules>>, name: Option<&Name>, seed: u64) -> Self {
+        Self::made(environment, name, seed)
     }
 }
 
 impl<Req> Gate<Req> for One {
     #[inline]
     fn poll_ask(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
-        let cell = self.anchor.cell();
-        let word = cell.word_before_until();
-        if word.lets_all_through() {
+        let machine = self.machine_ref.machine();
+        let packed = machine.packed_before_deadline();
+        if packed.admits_all() {
             // What an earlier poll found must not outlive this one, even should the inner service or the classifier unwind.
             self.ready = Readiness::Unknown;
             return Poll::Ready(true);
         }
-        if !self.at_once || !Circuit::is_open(word) {
-            return self.poll_ask_closely(cx);
+        if !self.at_once || !Circuit::is_open(packed) {
+            return self.poll_ask_slow(cx);
         }
-        let now = cell.now();
-        match cell.until(word) {
-            Some(until) if now < until => {
-                self.noted = until.nanos_left(now);
-                self.print = print(until);
+        let now = machine.now();
+        match machine.deadline(packed) {
+            Some(deadline) if now < deadline => {
+                self.noted = deadline.nanos_remaining(now);
+                self.print = print(deadline);
                 self.ready = Readiness::RefusedAtOnce;
                 Poll::Ready(false)
             }
@@ -376,7 +393,7 @@ impl<Req> Gate<Req> for One {
     fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.ready = Readiness::Unknown;
         let waiting = self.waiting.get_or_insert_default();
-        self.anchor.cell().wait(&mut waiting.waiter, cx);
+        self.machine_ref.machine().wait(&mut waiting.waiter, cx);
         // Anything that moved before the waker was there woke nobody.
         match Gate::<Req>::poll_ask(self, cx) {
             Poll::Ready(false) => Poll::Ready(()),
@@ -391,22 +408,22 @@ impl<Req> Gate<Req> for One {
 
     fn readiness_failed(&mut self, failure: Failure) {
         self.ready = Readiness::Unknown;
-        if let Ok(ticket) = acquire(self.anchor.cell()) {
-            Admission::new(self.hold(), ticket).record(failure.into());
+        if let Ok(ticket) = acquire(self.machine_ref.machine()) {
+            CallPermit::new(self.hold(), ticket).record(failure.into());
         }
     }
 
     #[inline]
-    fn admit_at_once(&mut self) -> Option<Admission> {
-        if self.ready != Readiness::Ready(Count::Own) {
+    fn admit_at_once(&mut self) -> Option<CallPermit> {
+        if self.ready != Readiness::Ready(RefOwner::Own) {
             return None;
         }
-        let word = self.anchor.cell().word();
-        if !word.lets_all_through() {
+        let packed = self.machine_ref.machine().packed();
+        if !packed.admits_all() {
             return None;
         }
         self.ready = Readiness::Unknown;
-        Some(Admission::plain(Arc::clone(&self.anchor), word))
+        Some(CallPermit::plain(Arc::clone(&self.machine_ref), packed))
     }
 
     #[allow(clippy::inline_always)] // Made where it is handed over, a refusal is not moved.
@@ -415,28 +432,28 @@ impl<Req> Gate<Req> for One {
         if self.ready != Readiness::RefusedAtOnce {
             return None;
         }
-        let (cell, left) = (self.anchor.cell(), self.noted);
-        let word = cell.word();
-        if !Circuit::is_open(word) || self.is_moved() || left < NEAR {
+        let (machine, left) = (self.machine_ref.machine(), self.noted);
+        let packed = machine.packed();
+        if !Circuit::is_open(packed) || self.is_moved() || left < NEAR {
             return None;
         }
         self.ready = Readiness::Unknown;
-        let name = cell.name().cloned();
-        Some(Refusal::open(name, left, word.last()))
+        let name = machine.name().cloned();
+        Some(Refusal::open(name, left, packed.last()))
     }
 
     #[cold]
-    fn admit(&mut self, _: &mut Req) -> Result<Admission, Refusal> {
+    fn admit(&mut self, _: &mut Req) -> Result<CallPermit, Refusal> {
         let ready = std::mem::replace(&mut self.ready, Readiness::Unknown);
         let denied = if matches!(ready, Readiness::Ready(_)) {
-            match acquire(self.anchor.cell()) {
-                Ok(ticket) => return Ok(Admission::new(self.hold(), ticket)),
+            match acquire(self.machine_ref.machine()) {
+                Ok(ticket) => return Ok(CallPermit::new(self.hold(), ticket)),
                 Err(denied) => denied,
             }
         } else {
             self.why_not_ready(ready)
         };
-        deny(self.anchor.cell(), denied)
+        deny(self.machine_ref.machine(), denied)
     }
 }
 
@@ -445,16 +462,16 @@ impl<Req> Gate<Req> for One {
 /// One circuit for each key, found by `S`.
 pub struct PerKey<K, S> {
     circuits: Arc<Circuits<K>>,
-    select: S,
+    extract: S,
     /// The inner service was polled ready for one call.
     ready: bool,
 }
 
 impl<K, S> PerKey<K, S> {
-    pub(super) fn new(circuits: Circuits<K>, select: S) -> Self {
+    pub(super) fn new(circuits: Circuits<K>, extract: S) -> Self {
         Self {
             circuits: Arc::new(circuits),
-            select,
+            extract,
             ready: false,
         }
     }
@@ -463,8 +480,8 @@ impl<K, S> PerKey<K, S> {
         &self.circuits
     }
 
-    pub(super) fn into_select(self) -> S {
-        self.select
+    pub(super) fn into_extract(self) -> S {
+        self.extract
     }
 }
 
@@ -472,7 +489,7 @@ impl<K, S: Clone> Clone for PerKey<K, S> {
     fn clone(&self) -> Self {
         Self {
             circuits: Arc::clone(&self.circuits),
-            select: self.select.clone(),
+            extract: self.extract.clone(),
             // New clones shouldn't carry the readiness state.
             ready: false,
         }
@@ -489,12 +506,12 @@ impl<K, S> fmt::Debug for PerKey<K, S> {
 }
 
 impl<K: Hash + Eq + Clone, S> Renew for PerKey<K, S> {
-    fn renew(self, shared: &Arc<Shared<Rules>>, name: Option<&Name>, seed: u64) -> Self {
+    fn renew(self, environment: &Arc<Environment<Rules>>, name: Option<&Name>, seed: u64) -> Self {
         let circuits = Circuits {
-            keyed: self.circuits.keyed.renew(shared, name, seed),
+            keyed: self.circuits.keyed.renew(environment, name, seed),
             router: self.circuits.router.clone(),
         };
-        Self::new(circuits, self.select)
+        Self::new(circuits, self.extract)
     }
 }
 
@@ -520,7 +537,7 @@ where
     fn readiness_failed(&mut self, _: Failure) {}
 
     #[inline]
-    fn admit_at_once(&mut self) -> Option<Admission> {
+    fn admit_at_once(&mut self) -> Option<CallPermit> {
         None
     }
 
@@ -529,11 +546,11 @@ where
         None
     }
 
-    fn admit(&mut self, req: &mut Req) -> Result<Admission, Refusal> {
+    fn admit(&mut self, req: &mut Req) -> Result<CallPermit, Refusal> {
         if std::mem::take(&mut self.ready) {
-            self.select.admit(&self.circuits, req)
+            self.extract.admit(&self.circuits, req)
         } else {
-            let key = self.select.key().own(req);
+            let key = self.extract.key().own(req);
             Err(self.circuits.not_ready(&key))
         }
     }
@@ -541,11 +558,11 @@ where
 
 /// The circuits of a keyed layer.
 pub(super) struct Circuits<K> {
-    keyed: Keyed<K, Circuit>,
+    keyed: KeyedMachines<K, Circuit>,
     router: HealthRouter,
 }
 
-impl Keep for Circuit {
+impl KeyedMachine for Circuit {
     /// Of the jitter.
     type Seed = u64;
 
@@ -557,30 +574,30 @@ impl Keep for Circuit {
         Self::new(rules, hasher.finish())
     }
 
-    fn now(_: &Rules, clock: &Clock) -> Moment {
+    fn now(_: &Rules, clock: &Clock) -> Timestamp {
         clock.now()
     }
 
-    fn state(&self, word: Word, rules: &Rules, now: Moment) -> State {
-        self.snapshot(word, rules, now).state
+    fn state(&self, packed: PackedState, rules: &Rules, now: Timestamp) -> State {
+        self.snapshot(packed, rules, now).state
     }
 }
 
 /// Why a call by key is not admitted: by which circuit, and what it said.
 struct Kept {
-    anchor: CircuitAnchor,
+    machine_ref: CircuitRef,
     denied: Denied,
 }
 
 impl<K: Hash + Eq> Circuits<K> {
-    pub(super) fn new(keyed: Keyed<K, Circuit>) -> Self {
+    pub(super) fn new(keyed: KeyedMachines<K, Circuit>) -> Self {
         Self {
             keyed,
             router: HealthRouter::default(),
         }
     }
 
-    pub(super) fn keyed(&self) -> &Keyed<K, Circuit> {
+    pub(super) fn keyed(&self) -> &KeyedMachines<K, Circuit> {
         &self.keyed
     }
 
@@ -596,35 +613,34 @@ impl<K: Hash + Eq> Circuits<K> {
 
     /// Asks the gate of a key's circuit, if one was `found`, or of the one that is made. A call that finds every circuit live runs without a permit.
     #[inline]
-    fn acquire(
-        &self,
-        found: Option<CircuitAnchor>,
-        own: impl Fn() -> K,
-    ) -> Result<Admission, Kept> {
-        if let Some(anchor) = found {
-            let word = anchor.cell().word();
-            if word.lets_all_through() {
-                return Ok(Admission::plain(anchor, word));
+    fn acquire(&self, found: Option<CircuitRef>, own: impl Fn() -> K) -> Result<CallPermit, Kept> {
+        if let Some(machine_ref) = found {
+            let packed = machine_ref.machine().packed();
+            if packed.admits_all() {
+                return Ok(CallPermit::plain(machine_ref, packed));
             }
-            return self.acquire_closely(Some(anchor), own);
+            return self.acquire_slow(Some(machine_ref), own);
         }
-        self.acquire_closely(None, own)
+        self.acquire_slow(None, own)
     }
 
     /// [`acquire`](Self::acquire) for a key whose circuit has yet to be made, or does not let all calls through. Out of line, so that a call that is let
     /// through does not carry what the others need.
     #[inline(never)]
-    fn acquire_closely(
+    fn acquire_slow(
         &self,
-        found: Option<CircuitAnchor>,
+        found: Option<CircuitRef>,
         own: impl Fn() -> K,
-    ) -> Result<Admission, Kept> {
+    ) -> Result<CallPermit, Kept> {
         match self.keyed.ask(found, own, acquire_stored) {
-            Ok((anchor, Ok(ticket))) => Ok(Admission::new(anchor, ticket)),
-            Ok((anchor, Err(denied))) => Err(Kept { anchor, denied }),
+            Ok((machine_ref, Ok(ticket))) => Ok(CallPermit::new(machine_ref, ticket)),
+            Ok((machine_ref, Err(denied))) => Err(Kept {
+                machine_ref,
+                denied,
+            }),
             Err(unguarded) => {
-                keyed::tell_unguarded(unguarded.cell());
-                Ok(Admission::none())
+                keyed::tell_unguarded(unguarded.machine());
+                Ok(CallPermit::none())
             }
         }
     }
@@ -633,11 +649,11 @@ impl<K: Hash + Eq> Circuits<K> {
     #[inline]
     pub(super) fn admit(
         &self,
-        found: Option<CircuitAnchor>,
+        found: Option<CircuitRef>,
         own: impl Fn() -> K,
-    ) -> Result<Admission, Refusal> {
+    ) -> Result<CallPermit, Refusal> {
         self.acquire(found, own)
-            .or_else(|kept| deny(kept.anchor.cell(), kept.denied))
+            .or_else(|kept| deny(kept.machine_ref.machine(), kept.denied))
     }
 
     fn not_ready(&self, key: &K) -> Refusal {
@@ -662,10 +678,10 @@ impl<K> fmt::Debug for Circuits<K> {
 /// To which circuit a keyed gate sends a request.
 pub(super) trait Route<K: Hash + Eq, Req> {
     /// How the request's own key is found.
-    fn key(&self) -> &impl Select<K, Req>;
+    fn key(&self) -> &impl ExtractKey<K, Req>;
 
     /// Asks the gate: that of the request's own key, unless there are others.
-    fn admit(&self, circuits: &Circuits<K>, req: &mut Req) -> Result<Admission, Refusal> {
+    fn admit(&self, circuits: &Circuits<K>, req: &mut Req) -> Result<CallPermit, Refusal> {
         let key = self.key();
         let found = key.get(circuits.keyed.store(), req);
         circuits.admit(found, || key.own(req))
@@ -678,7 +694,7 @@ where
     Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     F: Fn(&Req) -> &Q,
 {
-    fn key(&self) -> &impl Select<K, Req> {
+    fn key(&self) -> &impl ExtractKey<K, Req> {
         self
     }
 }
@@ -688,7 +704,7 @@ where
     K: Hash + Eq,
     F: Fn(&Req) -> K,
 {
-    fn key(&self) -> &impl Select<K, Req> {
+    fn key(&self) -> &impl ExtractKey<K, Req> {
         self
     }
 }
@@ -711,14 +727,14 @@ where
     F: Fn(&Req) -> &str,
     W: Fn(&mut Req, &str),
 {
-    fn key(&self) -> &impl Select<String, Req> {
+    fn key(&self) -> &impl ExtractKey<String, Req> {
         &self.key
     }
 
-    fn admit(&self, circuits: &Circuits<String>, req: &mut Req) -> Result<Admission, Refusal> {
+    fn admit(&self, circuits: &Circuits<String>, req: &mut Req) -> Result<CallPermit, Refusal> {
         let (key, store) = (self.key.of(req), circuits.keyed.store());
         let mut kept = match circuits.acquire(store.get(key), || key.to_owned()) {
-            Ok(admission) => return Ok(admission),
+            Ok(permit) => return Ok(permit),
             Err(kept) => kept,
         };
         // A layer that only observes sends no call elsewhere, either.
@@ -729,14 +745,14 @@ where
         };
         for name in substitutes {
             match circuits.acquire(store.get(name), || name.to_owned()) {
-                Ok(admission) => {
+                Ok(permit) => {
                     (self.rewrite)(req, name);
-                    return Ok(admission);
+                    return Ok(permit);
                 }
                 Err(other) => kept.denied.wait = shortest(kept.denied.wait, other.denied.wait),
             }
         }
-        deny(kept.anchor.cell(), kept.denied)
+        deny(kept.machine_ref.machine(), kept.denied)
     }
 }
 
@@ -759,7 +775,7 @@ mod tests {
     use tower_service::Service;
 
     use super::*;
-    use crate::clock::reads;
+    use crate::machinery::clock::reads;
     use crate::{CircuitBreakerHandle, CircuitBreakerLayer, Permit};
 
     const SECOND: Duration = Duration::from_secs(1);

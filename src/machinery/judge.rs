@@ -1,7 +1,7 @@
 //! When a call's verdict is given: at the head of its response, or at the end of its body.
 
-use crate::outcome::Outcome;
 use crate::tripwire::Digest;
+use crate::vocabulary::Outcome;
 use crate::{circuit_breaker, fallback, tripwire};
 
 /// The verdict is given as soon as the response is there, and the response is left as it is. What layers do unless they are told
@@ -44,25 +44,25 @@ impl<Res> Judge<Res> for Head {
 /// a cancelled call.
 #[derive(Debug)]
 pub enum Permit {
-    Circuit(circuit_breaker::Admission),
-    Chain(fallback::Admission),
+    Circuit(circuit_breaker::CallPermit),
+    Chain(fallback::CallPermit),
     /// And what the head answered, where answers are compared.
-    Fence(tripwire::Admission, Option<Digest>),
+    Fence(tripwire::CallPermit, Option<Digest>),
 }
 
 impl Permit {
     /// Gives the verdict.
     pub(crate) fn record(&mut self, outcome: Outcome) {
         match self {
-            Permit::Circuit(admission) => {
-                admission.record(outcome);
+            Permit::Circuit(permit) => {
+                permit.record(outcome);
             }
-            Permit::Chain(admission) => {
-                if let Some(settled) = admission.record(outcome) {
+            Permit::Chain(permit) => {
+                if let Some(settled) = permit.record(outcome) {
                     settled.tell(outcome);
                 }
             }
-            Permit::Fence(admission, answer) => admission.record(outcome, *answer),
+            Permit::Fence(permit, answer) => permit.record(outcome, *answer),
         }
     }
 }

@@ -32,11 +32,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Exhausted;
-use crate::clock::Moment;
-use crate::event::{EntryChange, Event, FallbackState, TransitionReason};
-use crate::machine::{Machine, Notes, Rest, Word};
-use crate::outcome::{Cancelled, FailureKind, Outcome, Recorded};
-use crate::refusal::{Denied, Reason};
+use crate::machinery::clock::Timestamp;
+use crate::machinery::cooldown::{restarted, retry_deadline};
+use crate::machinery::denied::Denied;
+use crate::machinery::event_queue::EventQueue;
+use crate::machinery::machine::{Machine, Retention};
+use crate::machinery::packed_state::PackedState;
+use crate::vocabulary::Reason;
+use crate::vocabulary::{Cancelled, FailureKind, Outcome, Recorded};
+use crate::vocabulary::{EntryChange, Event, FallbackState, TransitionReason};
 
 /// How a chain decides, and the names of those in it.
 #[derive(Clone, Debug)]
@@ -188,9 +192,9 @@ impl fmt::Debug for Since {
 impl Ticket {
     /// That of a turn which `word` sends to the primary with all others.
     #[inline]
-    pub(super) fn ordinary(word: Word) -> Self {
+    pub(super) fn ordinary(packed: PackedState) -> Self {
         Self {
-            since: Since(u64::from(word.generation())),
+            since: Since(u64::from(packed.generation())),
             server: Server::Primary(Role::Ordinary),
         }
     }
@@ -198,7 +202,7 @@ impl Ticket {
 
 /// What the chain leaves for observers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Note {
+pub(crate) enum PendingEvent {
     Transition {
         from: FallbackState,
         to: FallbackState,
@@ -270,7 +274,7 @@ struct Entry {
     strikes: u32,
     disabled: bool,
     /// When its budget was spent; of no meaning unless it is.
-    spent: Moment,
+    spent: Timestamp,
 }
 
 impl Entry {
@@ -279,14 +283,14 @@ impl Entry {
     }
 
     /// When a spent entry comes back from the bench.
-    fn back(&self, rules: &Rules) -> Moment {
+    fn back(&self, rules: &Rules) -> Timestamp {
         rules
             .bench
-            .map_or(Moment::NEVER, |bench| self.spent.after(bench))
+            .map_or(Timestamp::NEVER, |bench| self.spent.saturating_add(bench))
     }
 
     /// The strikes as they are at `now`, the end of its time on the bench taken into account.
-    fn strikes_at(&self, rules: &Rules, now: Moment) -> u32 {
+    fn strikes_at(&self, rules: &Rules, now: Timestamp) -> u32 {
         if self.is_spent(rules) && now >= self.back(rules) {
             0
         } else {
@@ -294,7 +298,7 @@ impl Entry {
         }
     }
 
-    fn is_live(&self, rules: &Rules, now: Moment) -> bool {
+    fn is_live(&self, rules: &Rules, now: Timestamp) -> bool {
         !self.disabled && self.strikes_at(rules, now) < rules.max_fail_count
     }
 }
@@ -304,13 +308,13 @@ impl Entry {
 pub(crate) struct Chain {
     generation: u32,
     phase: Phase,
-    /// The deadline of the phase; [`Moment::NEVER`] where it has none.
-    until: Moment,
+    /// The deadline of the phase; [`Timestamp::NEVER`] where it has none.
+    deadline: Timestamp,
     /// Failures of the primary in a row.
     streak: u32,
     last: Option<FailureKind>,
-    /// Until when a failure of this streak asked to be left alone; [`Moment::START`] if none did.
-    hint: Moment,
+    /// Until when a failure of this streak asked to be left alone; [`Timestamp::START`] if none did.
+    hint: Timestamp,
     /// Probes that succeeded, one after the other.
     successes: u32,
     /// Probes that failed transiently, one after the other.
@@ -330,10 +334,10 @@ impl Chain {
         Self {
             generation: 0,
             phase: Phase::Primary,
-            until: Moment::NEVER,
+            deadline: Timestamp::NEVER,
             streak: 0,
             last: None,
-            hint: Moment::START,
+            hint: Timestamp::START,
             successes: 0,
             failures: 0,
             trips: 0,
@@ -350,30 +354,30 @@ impl Chain {
     pub(super) fn begin(
         &mut self,
         rules: &Rules,
-        now: Moment,
+        now: Timestamp,
         readied: Readied,
-        notes: &mut Notes<Note>,
+        events: &mut EventQueue<PendingEvent>,
     ) -> Result<Ticket, Denied> {
-        self.expire(rules, now, notes);
-        if self.restore(rules, now, notes) {
+        self.expire(rules, now, events);
+        if self.restore(rules, now, events) {
             self.turned = !self.turned;
         }
-        let server = match (readied, self.answer(rules, self.phase, self.until, now)) {
+        let server = match (readied, self.answer(rules, self.phase, self.deadline, now)) {
             // A backup that was readied serves, whoever it would be by now.
             (Readied::Entry(entry), _) => Server::Entry(entry),
             (_, Err(denied)) => return Err(denied),
             (Readied::Nothing, Ok(Server::Primary(_))) => return Err(Denied::NOT_READY),
             (_, Ok(server)) => server,
         };
-        if self.phase == Phase::Fallback && now >= self.until {
-            self.until = Moment::NEVER;
+        if self.phase == Phase::Fallback && now >= self.deadline {
+            self.deadline = Timestamp::NEVER;
             let reason = TransitionReason::CooldownOver;
-            self.go(rules, Phase::Vacant, reason, now, notes);
+            self.go(rules, Phase::Vacant, reason, now, events);
         }
         if server == Server::Primary(Role::Probe) {
             self.phase = Phase::Probing;
-            self.until = now.after(rules.probe_timeout);
-            notes.push(Note::ProbeStarted {
+            self.deadline = now.saturating_add(rules.probe_timeout);
+            events.push(PendingEvent::ProbeStarted {
                 generation: self.generation,
             });
         }
@@ -381,19 +385,19 @@ impl Chain {
     }
 
     /// The oracle: who would serve the next turn, with nothing changed.
-    pub(super) fn would_serve(&self, rules: &Rules, now: Moment) -> Result<Server, Denied> {
-        let (phase, until) = self.at(rules, now);
-        self.answer(rules, phase, until, now)
+    pub(super) fn would_serve(&self, rules: &Rules, now: Timestamp) -> Result<Server, Denied> {
+        let (phase, deadline) = self.at(rules, now);
+        self.answer(rules, phase, deadline, now)
     }
 
     /// The oracle and the gate for callers without the lock, from the word alone. `None` if the machine must be asked.
-    pub(super) fn glance(word: Word) -> Option<Ticket> {
-        let primary = !word.is_busy() && word.phase() == Phase::Primary as u8;
-        primary.then(|| Ticket::ordinary(word))
+    pub(super) fn begin_lock_free(packed: PackedState) -> Option<Ticket> {
+        let primary = !packed.is_busy() && packed.phase() == Phase::Primary as u8;
+        primary.then(|| Ticket::ordinary(packed))
     }
 
     /// The first live entry from `from` on.
-    pub(super) fn live_from(&self, rules: &Rules, now: Moment, from: usize) -> Option<usize> {
+    pub(super) fn live_from(&self, rules: &Rules, now: Timestamp, from: usize) -> Option<usize> {
         let entries = self.entries.iter().enumerate().skip(from);
         entries
             .filter(|(_, entry)| entry.is_live(rules, now))
@@ -402,7 +406,7 @@ impl Chain {
     }
 
     /// Goes on within a turn: to the next live entry after the server that failed.
-    pub(super) fn go_on(&self, rules: &Rules, now: Moment, failed: Server) -> Option<Ticket> {
+    pub(super) fn go_on(&self, rules: &Rules, now: Timestamp, failed: Server) -> Option<Ticket> {
         let from = match failed {
             Server::Primary(_) => 0,
             Server::Entry(entry) => entry + 1,
@@ -415,13 +419,13 @@ impl Chain {
         &self,
         rules: &Rules,
         phase: Phase,
-        until: Moment,
-        now: Moment,
+        deadline: Timestamp,
+        now: Timestamp,
     ) -> Result<Server, Denied> {
         let reason = match phase {
             Phase::Primary => return Ok(Server::Primary(Role::Ordinary)),
             Phase::Vacant => return Ok(Server::Primary(Role::Probe)),
-            Phase::Fallback if now >= until => return Ok(Server::Primary(Role::Probe)),
+            Phase::Fallback if now >= deadline => return Ok(Server::Primary(Role::Probe)),
             Phase::Fallback => Reason::FallbackExhausted,
             Phase::Probing => Reason::ProbeInFlight,
         };
@@ -433,7 +437,7 @@ impl Chain {
         }
         Err(Denied {
             reason,
-            wait: until.left(now),
+            wait: deadline.remaining(now),
             last: self.last_at(now),
         })
     }
@@ -448,20 +452,20 @@ impl Chain {
     // ===== verdicts =====
 
     /// What a verdict changes if that is the streak and the last failure alone; `None` if the machine must be asked.
-    pub(super) fn shortcut(
-        word: Word,
+    pub(super) fn record_lock_free(
+        packed: PackedState,
         ticket: Ticket,
         outcome: Outcome,
         rules: &Rules,
-    ) -> Option<Word> {
+    ) -> Option<PackedState> {
         if ticket.server != Server::Primary(Role::Ordinary)
-            || !word.is_plain_in(ticket.since.generation())
+            || !packed.is_lock_free_in(ticket.since.generation())
         {
             return None;
         }
         match outcome {
             Outcome::Failure(failure) if !failure.is_plain() => None,
-            _ => word.counting(outcome, rules.trip_threshold),
+            _ => packed.counting(outcome, rules.trip_threshold),
         }
     }
 
@@ -469,37 +473,37 @@ impl Chain {
     /// over.
     #[cfg(any(feature = "http", test, tower_breaker_loom))]
     pub(super) fn renewed(
-        word: Word,
-        until: Moment,
+        packed: PackedState,
+        deadline: Timestamp,
         ticket: Ticket,
         rules: &Rules,
-        now: Moment,
-    ) -> Option<Moment> {
+        now: Timestamp,
+    ) -> Option<Timestamp> {
         let out = ticket.server == Server::Primary(Role::Probe)
-            && word.phase() & !Phase::ENTRIES == Phase::Probing as u8
-            && word.generation() == ticket.since.generation();
-        (out && now < until).then(|| now.after(rules.probe_timeout))
+            && packed.phase() & !Phase::ENTRIES == Phase::Probing as u8
+            && packed.generation() == ticket.since.generation();
+        (out && now < deadline).then(|| now.saturating_add(rules.probe_timeout))
     }
 
     /// Takes a verdict.
     pub(super) fn record(
         &mut self,
         rules: &Rules,
-        now: Moment,
+        now: Timestamp,
         ticket: Ticket,
         outcome: Outcome,
-        notes: &mut Notes<Note>,
+        events: &mut EventQueue<PendingEvent>,
     ) -> Recorded {
-        self.expire(rules, now, notes);
-        let restored = self.restore(rules, now, notes);
+        self.expire(rules, now, events);
+        let restored = self.restore(rules, now, events);
         let mut spent = false;
         let recorded = match ticket.server {
             Server::Primary(Role::Aside) => Recorded::Applied,
             Server::Primary(_) if ticket.since.generation() == self.generation => {
                 match self.phase {
-                    Phase::Primary => self.record_ordinary(rules, now, outcome, notes),
+                    Phase::Primary => self.record_ordinary(rules, now, outcome, events),
                     // The only turn that counts in this generation is the probe's.
-                    _ => self.record_probe(rules, now, outcome, notes),
+                    _ => self.record_probe(rules, now, outcome, events),
                 }
                 Recorded::Applied
             }
@@ -507,12 +511,12 @@ impl Chain {
                 if let (Phase::Fallback, Outcome::Failure(failure)) = (self.phase, outcome) {
                     self.last = Some(failure.kind());
                     let (cooldown, cap) = (rules.recovery_timeout, rules.retry_after_cap);
-                    self.until = failure.restarts(self.until, now, cooldown, cap);
+                    self.deadline = restarted(failure, self.deadline, now, cooldown, cap);
                 }
                 Recorded::Stale
             }
             Server::Entry(entry) if ticket.since.epoch() == self.epoch => {
-                spent = self.record_entry(rules, now, entry, outcome, notes);
+                spent = self.record_entry(rules, now, entry, outcome, events);
                 Recorded::Applied
             }
             Server::Entry(_) => Recorded::Stale,
@@ -526,26 +530,26 @@ impl Chain {
     fn record_ordinary(
         &mut self,
         rules: &Rules,
-        now: Moment,
+        now: Timestamp,
         outcome: Outcome,
-        notes: &mut Notes<Note>,
+        events: &mut EventQueue<PendingEvent>,
     ) {
         match outcome {
             Outcome::Neutral => {}
             Outcome::Success => {
                 self.streak = 0;
-                self.hint = Moment::START;
+                self.hint = Timestamp::START;
             }
             Outcome::Failure(failure) => {
                 self.streak = self.streak.saturating_add(1);
                 self.last = Some(failure.kind());
                 self.hint = self
                     .hint
-                    .max(failure.asked_until(now, rules.retry_after_cap));
+                    .max(retry_deadline(failure, now, rules.retry_after_cap));
                 if failure.kind() == FailureKind::Fatal {
-                    self.trip(rules, now, TransitionReason::FatalFailure, now, notes);
+                    self.trip(rules, now, TransitionReason::FatalFailure, now, events);
                 } else if self.streak >= rules.trip_threshold {
-                    self.trip(rules, now, TransitionReason::FailureThreshold, now, notes);
+                    self.trip(rules, now, TransitionReason::FailureThreshold, now, events);
                 }
             }
         }
@@ -554,33 +558,33 @@ impl Chain {
     fn record_probe(
         &mut self,
         rules: &Rules,
-        now: Moment,
+        now: Timestamp,
         outcome: Outcome,
-        notes: &mut Notes<Note>,
+        events: &mut EventQueue<PendingEvent>,
     ) {
         match outcome {
             Outcome::Neutral => self.vacate(),
             Outcome::Success => {
                 self.successes += 1;
                 self.failures = 0;
-                self.hint = Moment::START;
+                self.hint = Timestamp::START;
                 self.vacate();
                 if self.successes >= rules.recovery_successes_needed {
                     self.clear();
                     let reason = TransitionReason::ProbeSucceeded;
-                    self.go(rules, Phase::Primary, reason, now, notes);
+                    self.go(rules, Phase::Primary, reason, now, events);
                 }
             }
             Outcome::Failure(failure) => {
                 self.last = Some(failure.kind());
                 self.hint = self
                     .hint
-                    .max(failure.asked_until(now, rules.retry_after_cap));
+                    .max(retry_deadline(failure, now, rules.retry_after_cap));
                 if failure.kind() == FailureKind::Transient {
                     let reason = TransitionReason::ProbeFailed;
-                    self.fail_transiently(rules, now, reason, now, notes);
+                    self.fail_transiently(rules, now, reason, now, events);
                 } else {
-                    self.trip(rules, now, TransitionReason::ProbeFailed, now, notes);
+                    self.trip(rules, now, TransitionReason::ProbeFailed, now, events);
                 }
             }
         }
@@ -590,10 +594,10 @@ impl Chain {
     fn record_entry(
         &mut self,
         rules: &Rules,
-        now: Moment,
+        now: Timestamp,
         index: usize,
         outcome: Outcome,
-        notes: &mut Notes<Note>,
+        events: &mut EventQueue<PendingEvent>,
     ) -> bool {
         let entry = &mut self.entries[index];
         let was_spent = entry.is_spent(rules);
@@ -618,7 +622,7 @@ impl Chain {
                     change = EntryChange::Spent;
                     entry.spent = now;
                 }
-                notes.push(Note::Entry {
+                events.push(PendingEvent::Entry {
                     entry: index,
                     change,
                     strikes: entry.strikes,
@@ -632,15 +636,15 @@ impl Chain {
     fn fail_transiently(
         &mut self,
         rules: &Rules,
-        at: Moment,
+        at: Timestamp,
         reason: TransitionReason,
-        now: Moment,
-        notes: &mut Notes<Note>,
+        now: Timestamp,
+        events: &mut EventQueue<PendingEvent>,
     ) {
         self.successes = 0;
         self.failures = self.failures.saturating_add(1);
         if rules.is_hopeless(self.failures) {
-            self.trip(rules, at, reason, now, notes);
+            self.trip(rules, at, reason, now, events);
         } else {
             self.vacate();
         }
@@ -648,18 +652,23 @@ impl Chain {
 
     fn vacate(&mut self) {
         self.phase = Phase::Vacant;
-        self.until = Moment::NEVER;
+        self.deadline = Timestamp::NEVER;
     }
 
     // ===== by hand =====
 
     /// Takes an entry out of the chain, or puts it back.
-    pub(super) fn set_disabled(&mut self, index: usize, disabled: bool, notes: &mut Notes<Note>) {
+    pub(super) fn set_disabled(
+        &mut self,
+        index: usize,
+        disabled: bool,
+        events: &mut EventQueue<PendingEvent>,
+    ) {
         let entry = &mut self.entries[index];
         if entry.disabled != disabled {
             entry.disabled = disabled;
             self.turned = !self.turned;
-            notes.push(Note::Entry {
+            events.push(PendingEvent::Entry {
                 entry: index,
                 change: if disabled {
                     EntryChange::Disabled
@@ -671,23 +680,33 @@ impl Chain {
         }
     }
 
-    pub(super) fn reset(&mut self, rules: &Rules, now: Moment, notes: &mut Notes<Note>) {
+    pub(super) fn reset(
+        &mut self,
+        rules: &Rules,
+        now: Timestamp,
+        events: &mut EventQueue<PendingEvent>,
+    ) {
         self.clear();
         self.last = None;
         self.trips = 0;
-        self.go(rules, Phase::Primary, TransitionReason::Reset, now, notes);
+        self.go(rules, Phase::Primary, TransitionReason::Reset, now, events);
     }
 
-    pub(super) fn snapshot(&self, word: Word, rules: &Rules, now: Moment) -> FallbackSnapshot {
-        let (phase, until) = self.at(rules, now);
+    pub(super) fn snapshot(
+        &self,
+        packed: PackedState,
+        rules: &Rules,
+        now: Timestamp,
+    ) -> FallbackSnapshot {
+        let (phase, deadline) = self.at(rules, now);
         let expired = self.has_expired(now);
         let tripped = expired && phase == Phase::Fallback;
-        let due = phase == Phase::Vacant || phase == Phase::Fallback && now >= until;
+        let due = phase == Phase::Vacant || phase == Phase::Fallback && now >= deadline;
         let entries = rules.entries.iter().zip(&self.entries);
         FallbackSnapshot {
             state: phase.state(),
             due,
-            consecutive_failures: word.streak_or(self.streak),
+            consecutive_failures: packed.streak_or(self.streak),
             probe_successes: if expired { 0 } else { self.successes },
             probe_failures: match (tripped, expired) {
                 (true, _) => 0,
@@ -695,12 +714,12 @@ impl Chain {
                 (false, false) => self.failures,
             },
             time_until_probe: match phase {
-                Phase::Fallback => until.left(now),
+                Phase::Fallback => deadline.remaining(now),
                 Phase::Vacant => Some(Duration::ZERO),
                 Phase::Primary | Phase::Probing => None,
             },
             lease_left: if phase == Phase::Probing {
-                until.left(now)
+                deadline.remaining(now)
             } else {
                 None
             },
@@ -709,7 +728,7 @@ impl Chain {
             last_failure: if expired {
                 self.last_at(now)
             } else {
-                word.last()
+                packed.last()
             },
             entries: entries
                 .map(|(name, entry)| EntrySnapshot {
@@ -718,7 +737,7 @@ impl Chain {
                     disabled: entry.disabled,
                     failed: !entry.is_live(rules, now),
                     bench_left: if entry.strikes_at(rules, now) >= rules.max_fail_count {
-                        entry.back(rules).left(now)
+                        entry.back(rules).remaining(now)
                     } else {
                         None
                     },
@@ -734,12 +753,12 @@ impl Chain {
 
     // ===== how it moves =====
 
-    fn has_expired(&self, now: Moment) -> bool {
-        self.phase == Phase::Probing && now >= self.until
+    fn has_expired(&self, now: Timestamp) -> bool {
+        self.phase == Phase::Probing && now >= self.deadline
     }
 
     /// The last failure as it is at `now`: a lease that is over is one.
-    fn last_at(&self, now: Moment) -> Option<FailureKind> {
+    fn last_at(&self, now: Timestamp) -> Option<FailureKind> {
         if self.has_expired(now) {
             Some(FailureKind::Transient)
         } else {
@@ -748,41 +767,49 @@ impl Chain {
     }
 
     /// The phase and its deadline as they are at `now`, a lease that is over taken into account.
-    fn at(&self, rules: &Rules, now: Moment) -> (Phase, Moment) {
+    fn at(&self, rules: &Rules, now: Timestamp) -> (Phase, Timestamp) {
         if !self.has_expired(now) {
-            (self.phase, self.until)
+            (self.phase, self.deadline)
         } else if rules.is_hopeless(self.failures.saturating_add(1)) {
-            let until = self.until.after(rules.recovery_timeout).max(self.hint);
-            (Phase::Fallback, until)
+            let deadline = self
+                .deadline
+                .saturating_add(rules.recovery_timeout)
+                .max(self.hint);
+            (Phase::Fallback, deadline)
         } else {
-            (Phase::Vacant, Moment::NEVER)
+            (Phase::Vacant, Timestamp::NEVER)
         }
     }
 
     /// Notices that the lease is over.
-    fn expire(&mut self, rules: &Rules, now: Moment, notes: &mut Notes<Note>) {
+    fn expire(&mut self, rules: &Rules, now: Timestamp, events: &mut EventQueue<PendingEvent>) {
         if self.has_expired(now) {
-            notes.push(Note::LeaseExpired {
+            events.push(PendingEvent::LeaseExpired {
                 generation: self.generation,
             });
             self.last = Some(FailureKind::Transient);
             // The late result of this probe is stale.
             self.generation = self.generation.wrapping_add(1);
-            let (end, reason) = (self.until, TransitionReason::LeaseExpired);
-            self.fail_transiently(rules, end, reason, now, notes);
+            let (end, reason) = (self.deadline, TransitionReason::LeaseExpired);
+            self.fail_transiently(rules, end, reason, now, events);
             // The same without a cooldown, when a probe is due: a frame that comes late must not take it for its lease's end.
-            self.until = self.until.unlike(end);
+            self.deadline = self.deadline.distinct_from(end);
         }
     }
 
     /// Notices that entries are back from the bench, and answers whether any is.
-    fn restore(&mut self, rules: &Rules, now: Moment, notes: &mut Notes<Note>) -> bool {
+    fn restore(
+        &mut self,
+        rules: &Rules,
+        now: Timestamp,
+        events: &mut EventQueue<PendingEvent>,
+    ) -> bool {
         let mut restored = false;
         for (index, entry) in self.entries.iter_mut().enumerate() {
             if entry.is_spent(rules) && now >= entry.back(rules) {
                 entry.strikes = 0;
                 restored = true;
-                notes.push(Note::Entry {
+                events.push(PendingEvent::Entry {
                     entry: index,
                     change: EntryChange::Restored,
                     strikes: 0,
@@ -796,31 +823,31 @@ impl Chain {
     fn trip(
         &mut self,
         rules: &Rules,
-        at: Moment,
+        at: Timestamp,
         reason: TransitionReason,
-        now: Moment,
-        notes: &mut Notes<Note>,
+        now: Timestamp,
+        events: &mut EventQueue<PendingEvent>,
     ) {
-        self.until = at.after(rules.recovery_timeout).max(self.hint);
-        self.hint = Moment::START;
+        self.deadline = at.saturating_add(rules.recovery_timeout).max(self.hint);
+        self.hint = Timestamp::START;
         self.streak = 0;
         self.successes = 0;
         self.failures = 0;
         self.trips += 1;
-        self.go(rules, Phase::Fallback, reason, now, notes);
+        self.go(rules, Phase::Fallback, reason, now, events);
     }
 
     /// Forgets the counters, the hints and every entry's strikes.
     fn clear(&mut self) {
-        self.until = Moment::NEVER;
+        self.deadline = Timestamp::NEVER;
         self.streak = 0;
-        self.hint = Moment::START;
+        self.hint = Timestamp::START;
         self.successes = 0;
         self.failures = 0;
         self.epoch = self.epoch.wrapping_add(1);
         for entry in &mut self.entries {
             entry.strikes = 0;
-            entry.spent = Moment::START;
+            entry.spent = Timestamp::START;
         }
     }
 
@@ -829,8 +856,8 @@ impl Chain {
         rules: &Rules,
         to: Phase,
         reason: TransitionReason,
-        now: Moment,
-        notes: &mut Notes<Note>,
+        now: Timestamp,
+        events: &mut EventQueue<PendingEvent>,
     ) {
         let from = self.phase.state();
         self.phase = to;
@@ -838,7 +865,7 @@ impl Chain {
         let first = (to == Phase::Fallback)
             .then(|| self.live_from(rules, now, 0))
             .flatten();
-        notes.push(Note::Transition {
+        events.push(PendingEvent::Transition {
             from,
             to: to.state(),
             reason,
@@ -850,43 +877,43 @@ impl Chain {
 
 impl Machine for Chain {
     type Rules = Rules;
-    type Note = Note;
+    type Pending = PendingEvent;
 
-    fn word(&self) -> Word {
+    fn packed(&self) -> PackedState {
         // A hint that was heard has to see every result.
-        let plain = self.phase == Phase::Primary && self.hint == Moment::START;
+        let plain = self.phase == Phase::Primary && self.hint == Timestamp::START;
         let turned = if self.turned && self.phase != Phase::Primary {
             Phase::ENTRIES
         } else {
             0
         };
-        Word::new(self.generation, self.phase as u8 | turned)
+        PackedState::new(self.generation, self.phase as u8 | turned)
             .with_last(self.last)
             .with_streak(self.streak)
-            .plain(plain)
+            .lock_free(plain)
             .timed(self.watched)
     }
 
-    fn until(&self) -> Moment {
-        self.until
+    fn deadline(&self) -> Timestamp {
+        self.deadline
     }
 
-    fn adopt(&mut self, word: Word, until: Moment) {
-        self.streak = word.streak_or(self.streak);
-        self.last = word.last();
+    fn take_over(&mut self, packed: PackedState, deadline: Timestamp) {
+        self.streak = packed.streak_or(self.streak);
+        self.last = packed.last();
         if self.phase == Phase::Probing {
-            self.until = until;
+            self.deadline = deadline;
         }
     }
 
     /// A chain lives in its layer, and in no store.
-    fn rest(&self, _: &Rules, _: Moment) -> Rest {
-        Rest::Live
+    fn retention(&self, _: &Rules, _: Timestamp) -> Retention {
+        Retention::Live
     }
 
-    fn event<'a>(note: Note, name: Option<&'a str>, rules: &'a Rules) -> Event<'a> {
-        match note {
-            Note::Transition {
+    fn event<'a>(pending: PendingEvent, name: Option<&'a str>, rules: &'a Rules) -> Event<'a> {
+        match pending {
+            PendingEvent::Transition {
                 from,
                 to,
                 reason,
@@ -900,13 +927,13 @@ impl Machine for Chain {
                 generation,
                 first: first.map(|entry| &*rules.entries[entry]),
             },
-            Note::ProbeStarted { generation } => Event::ProbeStarted {
+            PendingEvent::ProbeStarted { generation } => Event::ProbeStarted {
                 name,
                 generation,
                 lease: rules.probe_timeout,
             },
-            Note::LeaseExpired { generation } => Event::LeaseExpired { name, generation },
-            Note::Entry {
+            PendingEvent::LeaseExpired { generation } => Event::LeaseExpired { name, generation },
+            PendingEvent::Entry {
                 entry,
                 change,
                 strikes,
@@ -923,6 +950,6 @@ impl Machine for Chain {
 #[cfg(test)]
 mod model;
 #[cfg(test)]
-mod tests;
+mod rows;
 #[cfg(test)]
 mod walk;

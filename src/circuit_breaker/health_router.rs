@@ -49,7 +49,7 @@ use std::sync::Arc;
 ///
 /// It is given to [`substitute`](crate::CircuitBreakerLayer::substitute). A substitute's own substitutes are not asked.
 #[derive(Clone, Debug, Default)]
-#[must_use = "a table does nothing until a layer is given it"]
+#[must_use = "a table does nothing deadline a layer is given it"]
 pub struct HealthRouter {
     routes: Arc<HashMap<String, Vec<String>>>,
 }

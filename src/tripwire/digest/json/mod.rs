@@ -14,7 +14,7 @@ use serde::ser::{
 };
 use serde_json::Value;
 
-use super::digest::{Digest, Digester, Keyed};
+use super::{Digest, Digester, KeyedHasher};
 
 /// Makes digests of JSON values, and of anything that is `Serialize`: equal for requests that are equal as JSON, in whatever order their keys
 /// come.
@@ -201,7 +201,7 @@ enum Tag {
 }
 
 fn hashed<T: Hash + ?Sized>(tag: Tag, value: &T) -> Digest {
-    let mut hasher = Keyed::new();
+    let mut hasher = KeyedHasher::new();
     hasher.write_u8(tag as u8);
     value.hash(&mut hasher);
     hasher.digest()
@@ -264,13 +264,13 @@ fn text(text: &str) -> Digest {
 
 /// An array, or what is written as one, on the way.
 struct Items {
-    hasher: Keyed,
+    hasher: KeyedHasher,
     count: usize,
 }
 
 impl Items {
     fn new() -> Self {
-        let mut hasher = Keyed::new();
+        let mut hasher = KeyedHasher::new();
         hasher.write_u8(Tag::Array as u8);
         Self { hasher, count: 0 }
     }

@@ -30,11 +30,13 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::digest::Digest;
-use crate::clock::Moment;
-use crate::event::{Event, State, TransitionReason};
-use crate::machine::{Machine, Notes, Rest, Word};
-use crate::outcome::{FailureKind, Outcome};
-use crate::refusal::{Name, Reason, Refusal};
+use crate::machinery::clock::Timestamp;
+use crate::machinery::event_queue::EventQueue;
+use crate::machinery::machine::{Machine, Retention};
+use crate::machinery::packed_state::PackedState;
+use crate::vocabulary::{Event, State, TransitionReason};
+use crate::vocabulary::{FailureKind, Outcome};
+use crate::vocabulary::{Name, Reason, Refusal};
 
 /// How a fence decides.
 #[derive(Clone, Debug)]
@@ -83,7 +85,7 @@ impl Rules {
 
 /// What a request says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct CallFacts {
     /// `None` for a call that is exempt: neither a repeat nor the end of a streak.
     pub(super) digest: Option<Digest>,
     /// The planner's turn that it belongs to, if that is known.
@@ -179,7 +181,7 @@ impl Denied {
 
 /// What the fence leaves for observers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Note {
+pub(crate) enum PendingEvent {
     Transition {
         from: State,
         to: State,
@@ -248,8 +250,8 @@ pub(crate) struct Fence {
     answer: Option<Digest>,
     tripped: Option<Tripped>,
     trips: u64,
-    /// When the run's time is over; [`Moment::NEVER`] before it begins.
-    end: Moment,
+    /// When the run's time is over; [`Timestamp::NEVER`] before it begins.
+    end: Timestamp,
     memory: Option<Box<Memory>>,
 }
 
@@ -314,7 +316,7 @@ impl Fence {
             answer: None,
             tripped: None,
             trips: 0,
-            end: Moment::NEVER,
+            end: Timestamp::NEVER,
             memory: rules.remember().then(Box::default),
         }
     }
@@ -325,29 +327,29 @@ impl Fence {
     pub(super) fn try_acquire(
         &mut self,
         rules: &Rules,
-        now: Moment,
-        asked: &Asked,
-        notes: &mut Notes<Note>,
+        now: Timestamp,
+        facts: &CallFacts,
+        events: &mut EventQueue<PendingEvent>,
     ) -> Result<Ticket, Denied> {
-        match self.decide(rules, now, asked) {
+        match self.decide(rules, now, facts) {
             Decision::Admit { streak, spends } => {
-                Ok(self.admit(rules, now, asked, streak, spends, notes))
+                Ok(self.admit(rules, now, facts, streak, spends, events))
             }
-            Decision::Kept => Err(self.keep(rules, notes)),
-            Decision::Over => Err(self.run_out(notes)),
-            Decision::Spent => Err(self.spend_out(notes)),
+            Decision::Kept => Err(self.keep(rules, events)),
+            Decision::Over => Err(self.run_out(events)),
+            Decision::Spent => Err(self.spend_out(events)),
             Decision::Identical {
                 streak,
                 count,
                 period,
             } => {
-                self.count(rules, asked, streak);
+                self.count(rules, facts, streak);
                 let tripped = Tripped {
                     reason: Reason::IdenticalCall,
                     count: Some(count),
                     period,
                 };
-                self.trip(tripped, TransitionReason::IdenticalCall, notes);
+                self.trip(tripped, TransitionReason::IdenticalCall, events);
                 Err(self.denied(tripped.reason))
             }
         }
@@ -356,7 +358,7 @@ impl Fence {
     /// The gate again, where all that it changes is what no word mirrors: an ordinary call by the plain rules, with turns left after it. `None`,
     /// with nothing changed, if there is more to it.
     #[inline]
-    pub(super) fn try_acquire_quietly(&mut self, rules: &Rules, asked: &Asked) -> Option<Ticket> {
+    pub(super) fn try_acquire_fast(&mut self, rules: &Rules, facts: &CallFacts) -> Option<Ticket> {
         let turns = self.turns.checked_add(1)?;
         let quiet = !self.timed
             && self.memory.is_none()
@@ -367,9 +369,9 @@ impl Fence {
             return None;
         }
         let mut number = 0;
-        if let Some(digest) = asked.digest {
+        if let Some(digest) = facts.digest {
             let streak = self.streak_with(digest);
-            if streak >= asked.limit.unwrap_or(rules.identical_limit) {
+            if streak >= facts.limit.unwrap_or(rules.identical_limit) {
                 return None;
             }
             number = self.number_next(digest, streak);
@@ -383,66 +385,66 @@ impl Fence {
     pub(super) fn refuse_any(
         &mut self,
         rules: &Rules,
-        now: Moment,
-        notes: &mut Notes<Note>,
+        now: Timestamp,
+        events: &mut EventQueue<PendingEvent>,
     ) -> Option<Denied> {
         if self.is_over(now) {
-            return Some(self.run_out(notes));
+            return Some(self.run_out(events));
         }
         match self.phase {
-            Phase::Open | Phase::Probing => Some(self.keep(rules, notes)),
-            _ if self.is_spent() => Some(self.spend_out(notes)),
+            Phase::Open | Phase::Probing => Some(self.keep(rules, events)),
+            _ if self.is_spent() => Some(self.spend_out(events)),
             _ => None,
         }
     }
 
     /// The oracle: what the gate would answer, with nothing changed.
-    pub(super) fn would_allow(&self, rules: &Rules, now: Moment, asked: &Asked) -> bool {
-        matches!(self.decide(rules, now, asked), Decision::Admit { .. })
+    pub(super) fn would_allow(&self, rules: &Rules, now: Timestamp, facts: &CallFacts) -> bool {
+        matches!(self.decide(rules, now, facts), Decision::Admit { .. })
     }
 
     /// Whether there is any call that would be let through.
-    pub(super) fn would_allow_some(&self, now: Moment) -> bool {
+    pub(super) fn would_allow_some(&self, now: Timestamp) -> bool {
         !self.is_over(now) && matches!(self.phase, Phase::Closed | Phase::Armed) && !self.is_spent()
     }
 
     /// [`would_allow_some`](Self::would_allow_some) for callers without the lock, from the word and its moment alone. `None` if the machine
     /// must be asked.
     #[inline]
-    pub(super) fn glance(
-        word: Word,
-        until: impl FnOnce() -> Option<Moment>,
-        now: Moment,
+    pub(super) fn would_allow_some_lock_free(
+        packed: PackedState,
+        deadline: impl FnOnce() -> Option<Timestamp>,
+        now: Timestamp,
     ) -> Option<bool> {
-        if word.is_busy() {
+        if packed.is_busy() {
             return None;
         }
-        let passes = word.phase() == Phase::Closed as u8 || word.phase() == Phase::Armed as u8;
-        Some(passes && (!word.is_timed() || now < until()?))
+        let passes = packed.phase() == Phase::Closed as u8 || packed.phase() == Phase::Armed as u8;
+        Some(passes && (!packed.is_timed() || now < deadline()?))
     }
 
-    fn decide(&self, rules: &Rules, now: Moment, asked: &Asked) -> Decision {
+    fn decide(&self, rules: &Rules, now: Timestamp, facts: &CallFacts) -> Decision {
         if self.is_over(now) {
             return Decision::Over;
         }
         if !matches!(self.phase, Phase::Closed | Phase::Armed) {
             return Decision::Kept;
         }
-        let spends = !self.has_paid(asked);
+        let spends = !self.has_paid(facts);
         if spends && self.turns >= self.budget {
             return Decision::Spent;
         }
-        let Some(digest) = asked.digest else {
+        let Some(digest) = facts.digest else {
             let streak = self.identical;
             return Decision::Admit { streak, spends };
         };
         let mut streak = self.streak_with(digest);
-        if self.last == Some(digest) && self.was_counted(asked) {
+        if self.last == Some(digest) && self.was_counted(facts) {
             streak = self.identical;
         }
-        let (count, period) = if streak >= asked.limit.unwrap_or(rules.identical_limit) {
+        let (count, period) = if streak >= facts.limit.unwrap_or(rules.identical_limit) {
             (streak, 1)
-        } else if let Some(round) = self.closes_round(rules, digest, asked) {
+        } else if let Some(round) = self.closes_round(rules, digest, facts) {
             round
         } else {
             return Decision::Admit { streak, spends };
@@ -457,31 +459,31 @@ impl Fence {
     fn admit(
         &mut self,
         rules: &Rules,
-        now: Moment,
-        asked: &Asked,
+        now: Timestamp,
+        facts: &CallFacts,
         streak: u32,
         spends: bool,
-        notes: &mut Notes<Note>,
+        events: &mut EventQueue<PendingEvent>,
     ) -> Ticket {
-        if let (Some(deadline), Moment::NEVER) = (rules.deadline, self.end) {
-            self.end = now.after(deadline);
+        if let (Some(deadline), Timestamp::NEVER) = (rules.deadline, self.end) {
+            self.end = now.saturating_add(deadline);
         }
         if spends {
-            self.pay(asked);
+            self.pay(facts);
             if rules.warn_at == Some(self.turns) {
-                notes.push(Note::Warned {
+                events.push(PendingEvent::Warned {
                     turns: self.turns,
                     budget: self.budget,
                 });
             }
         }
-        let number = self.count(rules, asked, streak);
+        let number = self.count(rules, facts, streak);
         if self.phase == Phase::Closed {
             return self.ticket(number, Role::Ordinary);
         }
         self.phase = Phase::Probing;
         self.rejects = 0;
-        notes.push(Note::ProbeStarted {
+        events.push(PendingEvent::ProbeStarted {
             generation: self.generation,
         });
         self.ticket(number, Role::Probe)
@@ -505,39 +507,39 @@ impl Fence {
     }
 
     /// Refuses, and counts it.
-    fn keep(&mut self, rules: &Rules, notes: &mut Notes<Note>) -> Denied {
+    fn keep(&mut self, rules: &Rules, events: &mut EventQueue<PendingEvent>) -> Denied {
         let denied = self.denied(Reason::TripwireOpen);
         self.rejects += 1;
         if self.rejects >= rules.open_cooldown_rejects {
             self.rejects = 0;
             if self.phase == Phase::Open {
-                self.go(Phase::Armed, TransitionReason::CooldownOver, notes);
+                self.go(Phase::Armed, TransitionReason::CooldownOver, events);
             } else {
-                self.go(Phase::Open, TransitionReason::ProbeLost, notes);
+                self.go(Phase::Open, TransitionReason::ProbeLost, events);
             }
         }
         denied
     }
 
-    fn spend_out(&mut self, notes: &mut Notes<Note>) -> Denied {
+    fn spend_out(&mut self, events: &mut EventQueue<PendingEvent>) -> Denied {
         let tripped = Tripped {
             reason: Reason::MaxTurns,
             count: Some(self.turns),
             period: 1,
         };
-        self.trip(tripped, TransitionReason::MaxTurns, notes);
+        self.trip(tripped, TransitionReason::MaxTurns, events);
         self.denied(tripped.reason)
     }
 
-    fn run_out(&mut self, notes: &mut Notes<Note>) -> Denied {
+    fn run_out(&mut self, events: &mut EventQueue<PendingEvent>) -> Denied {
         if self.phase != Phase::Over {
-            self.trip(OVER, TransitionReason::Deadline, notes);
+            self.trip(OVER, TransitionReason::Deadline, events);
         }
         self.denied(OVER.reason)
     }
 
     #[inline]
-    fn is_over(&self, now: Moment) -> bool {
+    fn is_over(&self, now: Timestamp) -> bool {
         // A moment that never comes is never reached.
         now >= self.end
     }
@@ -549,16 +551,16 @@ impl Fence {
 
     // ===== what is remembered of calls =====
 
-    fn has_paid(&self, asked: &Asked) -> bool {
-        match (asked.turn, &self.memory) {
+    fn has_paid(&self, facts: &CallFacts) -> bool {
+        match (facts.turn, &self.memory) {
             (Some(turn), Some(memory)) => memory.paid.contains(&turn),
             _ => false,
         }
     }
 
-    fn pay(&mut self, asked: &Asked) {
+    fn pay(&mut self, facts: &CallFacts) {
         self.turns += 1;
-        if let (Some(turn), Some(memory)) = (asked.turn, &mut self.memory) {
+        if let (Some(turn), Some(memory)) = (facts.turn, &mut self.memory) {
             if memory.paid.len() == Memory::TURNS {
                 memory.paid.pop_front();
             }
@@ -567,19 +569,19 @@ impl Fence {
     }
 
     /// Whether the present streak was counted in the call's own turn: parallel calls of one turn are not a repetition in time.
-    fn was_counted(&self, asked: &Asked) -> bool {
+    fn was_counted(&self, facts: &CallFacts) -> bool {
         let memory = self.memory.as_ref();
-        asked.turn.is_some() && memory.is_some_and(|memory| memory.counted == asked.turn)
+        facts.turn.is_some() && memory.is_some_and(|memory| memory.counted == facts.turn)
     }
 
     /// Counts the call in its streak, unless it is exempt. Answers its number.
-    fn count(&mut self, rules: &Rules, asked: &Asked, streak: u32) -> u32 {
-        let Some(digest) = asked.digest else {
+    fn count(&mut self, rules: &Rules, facts: &CallFacts, streak: u32) -> u32 {
+        let Some(digest) = facts.digest else {
             return 0;
         };
         let number = self.number_next(digest, streak);
         if let Some(memory) = &mut self.memory {
-            memory.count(rules, digest, asked.turn, number);
+            memory.count(rules, digest, facts.turn, number);
         }
         number
     }
@@ -609,9 +611,9 @@ impl Fence {
 
     /// The shortest round of at least two different calls that this one closes for the last time allowed: how often it came, and of how
     /// many calls it is.
-    fn closes_round(&self, rules: &Rules, digest: Digest, asked: &Asked) -> Option<(u32, u32)> {
+    fn closes_round(&self, rules: &Rules, digest: Digest, facts: &CallFacts) -> Option<(u32, u32)> {
         let memory = self.memory.as_ref()?;
-        let period = memory.closes_round(rules.cycles?, digest, asked.turn)?;
+        let period = memory.closes_round(rules.cycles?, digest, facts.turn)?;
         // The setter bounds both.
         let count = u32::try_from(rules.cycles?.repeats).ok()?;
         Some((count, u32::try_from(period).ok()?))
@@ -621,21 +623,21 @@ impl Fence {
 
     /// Whether a verdict is a success that changes nothing, as most are.
     #[inline]
-    pub(super) fn is_settled(word: Word, generation: u32, outcome: Outcome) -> bool {
-        outcome == Outcome::Success && word.is_clean_in(generation)
+    pub(super) fn is_settled(packed: PackedState, generation: u32, outcome: Outcome) -> bool {
+        outcome == Outcome::Success && packed.is_clean_in(generation)
     }
 
     /// What a verdict changes if that is the error streak and the last failure alone; `None` if the machine must be asked.
-    pub(super) fn shortcut(
-        word: Word,
+    pub(super) fn record_lock_free(
+        packed: PackedState,
         ticket: Ticket,
         outcome: Outcome,
         rules: &Rules,
-    ) -> Option<Word> {
-        if !word.is_plain_in(ticket.generation) {
+    ) -> Option<PackedState> {
+        if !packed.is_lock_free_in(ticket.generation) {
             return None;
         }
-        word.counting(outcome, rules.error_limit)
+        packed.counting(outcome, rules.error_limit)
     }
 
     /// Takes a verdict, and for a success what it answered, where answers are compared. Answers `false` if it is stale.
@@ -645,7 +647,7 @@ impl Fence {
         ticket: Ticket,
         outcome: Outcome,
         answer: Option<Digest>,
-        notes: &mut Notes<Note>,
+        events: &mut EventQueue<PendingEvent>,
     ) -> bool {
         if ticket.generation != self.generation {
             return false;
@@ -664,20 +666,20 @@ impl Fence {
                     memory.counted = None;
                 }
                 self.tripped = None;
-                self.go(Phase::Closed, TransitionReason::ProbeSucceeded, notes);
+                self.go(Phase::Closed, TransitionReason::ProbeSucceeded, events);
             }
             // The only call in flight in this generation is the probe.
             (_, Outcome::Neutral) => self.phase = Phase::Armed,
-            (_, Outcome::Failure(failure)) => self.fail(rules, failure.kind(), notes),
+            (_, Outcome::Failure(failure)) => self.fail(rules, failure.kind(), events),
         }
         true
     }
 
     /// The probe was dropped without a verdict. It must not wedge the fence.
-    pub(super) fn lose(&mut self, ticket: Ticket, notes: &mut Notes<Note>) {
+    pub(super) fn lose(&mut self, ticket: Ticket, events: &mut EventQueue<PendingEvent>) {
         if ticket.generation == self.generation && self.phase == Phase::Probing {
             self.rejects = 0;
-            self.go(Phase::Open, TransitionReason::ProbeLost, notes);
+            self.go(Phase::Open, TransitionReason::ProbeLost, events);
         }
     }
 
@@ -685,16 +687,16 @@ impl Fence {
     pub(super) fn readiness_failed(
         &mut self,
         rules: &Rules,
-        now: Moment,
+        now: Timestamp,
         kind: FailureKind,
-        notes: &mut Notes<Note>,
+        events: &mut EventQueue<PendingEvent>,
     ) {
         if self.would_allow_some(now) {
-            self.fail(rules, kind, notes);
+            self.fail(rules, kind, events);
         }
     }
 
-    fn fail(&mut self, rules: &Rules, kind: FailureKind, notes: &mut Notes<Note>) {
+    fn fail(&mut self, rules: &Rules, kind: FailureKind, events: &mut EventQueue<PendingEvent>) {
         self.errors = self.errors.saturating_add(1);
         self.failure = Some(kind);
         let reason = match self.phase {
@@ -707,7 +709,7 @@ impl Fence {
             count: Some(self.errors),
             period: 1,
         };
-        self.trip(tripped, reason, notes);
+        self.trip(tripped, reason, events);
     }
 
     /// Compares an answer with the one before it to the same call. Another answer is progress: the call is then the first of its streak.
@@ -729,30 +731,35 @@ impl Fence {
 
     // ===== by hand =====
 
-    pub(super) fn extend(&mut self, turns: u32, notes: &mut Notes<Note>) {
+    pub(super) fn extend(&mut self, turns: u32, events: &mut EventQueue<PendingEvent>) {
         self.budget = self.budget.saturating_add(turns);
         if self.reason() == Some(Reason::MaxTurns) && turns > 0 {
             self.tripped = None;
             self.rejects = 0;
-            self.go(Phase::Closed, TransitionReason::Extended, notes);
+            self.go(Phase::Closed, TransitionReason::Extended, events);
         }
     }
 
-    pub(super) fn reset(&mut self, rules: &Rules, notes: &mut Notes<Note>) {
+    pub(super) fn reset(&mut self, rules: &Rules, events: &mut EventQueue<PendingEvent>) {
         let from = self.phase;
         let generation = self.generation;
         *self = Self::new(rules);
         self.generation = generation;
         self.phase = from;
-        self.go(Phase::Closed, TransitionReason::Reset, notes);
+        self.go(Phase::Closed, TransitionReason::Reset, events);
     }
 
     fn reason(&self) -> Option<Reason> {
         self.tripped.map(|tripped| tripped.reason)
     }
 
-    pub(super) fn snapshot(&self, word: Word, rules: &Rules, now: Moment) -> TripwireSnapshot {
-        let errors = word.streak_or(self.errors);
+    pub(super) fn snapshot(
+        &self,
+        packed: PackedState,
+        rules: &Rules,
+        now: Timestamp,
+    ) -> TripwireSnapshot {
+        let errors = packed.streak_or(self.errors);
         let unnoticed = self.is_over(now) && self.phase != Phase::Over;
         let phase = if unnoticed { Phase::Over } else { self.phase };
         let counts = matches!(phase, Phase::Open | Phase::Probing);
@@ -773,15 +780,20 @@ impl Fence {
                 0
             },
             probing: phase == Phase::Probing,
-            time_left: self.end.left(now),
+            time_left: self.end.remaining(now),
             trips: self.trips + u64::from(unnoticed),
-            last_failure: word.last(),
+            last_failure: packed.last(),
         }
     }
 
     // ===== how it moves =====
 
-    fn trip(&mut self, tripped: Tripped, reason: TransitionReason, notes: &mut Notes<Note>) {
+    fn trip(
+        &mut self,
+        tripped: Tripped,
+        reason: TransitionReason,
+        events: &mut EventQueue<PendingEvent>,
+    ) {
         self.tripped = Some(tripped);
         self.trips += 1;
         self.rejects = 0;
@@ -790,14 +802,14 @@ impl Fence {
         } else {
             Phase::Open
         };
-        self.go(phase, reason, notes);
+        self.go(phase, reason, events);
     }
 
-    fn go(&mut self, to: Phase, reason: TransitionReason, notes: &mut Notes<Note>) {
+    fn go(&mut self, to: Phase, reason: TransitionReason, events: &mut EventQueue<PendingEvent>) {
         let from = self.phase.state();
         self.phase = to;
         self.generation = self.generation.wrapping_add(1);
-        notes.push(Note::Transition {
+        events.push(PendingEvent::Transition {
             from,
             to: to.state(),
             reason,
@@ -859,7 +871,7 @@ impl Memory {
         })
     }
 
-    /// Notes an answer. If the same call answered otherwise before, what came before this one is no part of a cycle.
+    /// EventQueue an answer. If the same call answered otherwise before, what came before this one is no part of a cycle.
     fn compare(&mut self, number: u32, answer: Digest) {
         let Some(at) = self.calls.iter().position(|call| call.number == number) else {
             return;
@@ -879,42 +891,46 @@ impl Memory {
 
 impl Machine for Fence {
     type Rules = Rules;
-    type Note = Note;
+    type Pending = PendingEvent;
 
-    fn word(&self) -> Word {
+    fn packed(&self) -> PackedState {
         let mut phase = self.phase as u8;
         if self.is_spent() {
             phase |= SPENT;
         }
-        Word::new(self.generation, phase)
+        PackedState::new(self.generation, phase)
             .with_last(self.failure)
             .with_streak(self.errors)
-            .plain(self.phase == Phase::Closed)
+            .lock_free(self.phase == Phase::Closed)
             .timed(self.timed)
     }
 
-    fn until(&self) -> Moment {
+    fn deadline(&self) -> Timestamp {
         self.end
     }
 
-    fn adopt(&mut self, word: Word, _: Moment) {
-        self.errors = word.streak_or(self.errors);
-        self.failure = word.last();
+    fn take_over(&mut self, packed: PackedState, _: Timestamp) {
+        self.errors = packed.streak_or(self.errors);
+        self.failure = packed.last();
     }
 
-    fn rest(&self, rules: &Rules, now: Moment) -> Rest {
+    fn retention(&self, rules: &Rules, now: Timestamp) -> Retention {
         // Nothing runs in a fence but its calls: its cooldown is counted in refusals.
         let clean = self.phase == Phase::Closed
             && self.errors == 0
             && self.identical <= 1
             && self.budget == rules.max_turns
             && !self.is_over(now);
-        if clean { Rest::Clean } else { Rest::Unclean }
+        if clean {
+            Retention::Clean
+        } else {
+            Retention::Unclean
+        }
     }
 
-    fn event<'a>(note: Note, name: Option<&'a str>, _: &Rules) -> Event<'a> {
-        match note {
-            Note::Transition {
+    fn event<'a>(pending: PendingEvent, name: Option<&'a str>, _: &Rules) -> Event<'a> {
+        match pending {
+            PendingEvent::Transition {
                 from,
                 to,
                 reason,
@@ -926,13 +942,13 @@ impl Machine for Fence {
                 reason,
                 generation,
             },
-            Note::ProbeStarted { generation } => Event::ProbeStarted {
+            PendingEvent::ProbeStarted { generation } => Event::ProbeStarted {
                 name,
                 generation,
                 // Refusals end it, and no time.
                 lease: Duration::MAX,
             },
-            Note::Warned { turns, budget } => Event::Warned {
+            PendingEvent::Warned { turns, budget } => Event::Warned {
                 name,
                 turns,
                 max_turns: budget,

@@ -2,7 +2,7 @@
 //!
 //! # Looking up
 //!
-//! The map is read without a lock. A caller that found a cell holds it, then looks at its word; [`Cell::retire`] marks the word, then
+//! The map is read without a lock. A caller that found a cell holds it, then looks at its word; [`SharedMachine::retire`] marks the word, then
 //! counts the holders. One of the two sees the other, so no call runs in a cell that is gone from the map.
 //!
 //! # Who goes first
@@ -28,10 +28,10 @@ use std::collections::binary_heap::PeekMut;
 use std::fmt;
 use std::hash::Hash;
 
-use crate::cell::{Anchor, Cell, Retirement, settle};
-use crate::clock::Moment;
-use crate::machine::Machine;
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock};
+use crate::machinery::clock::Timestamp;
+use crate::machinery::machine::Machine;
+use crate::machinery::shared_machine::{MachineRef, Retirement, SharedMachine, settle};
+use crate::machinery::sync::{Arc, AtomicU64, Mutex, Ordering, lock};
 
 use map::Map;
 
@@ -40,7 +40,7 @@ const HELD: usize = 2;
 
 /// Cells by key, at most `capacity` of them.
 pub(crate) struct Store<K, M: Machine> {
-    map: Map<K, Arc<Anchor<M>>>,
+    map: Map<K, Arc<MachineRef<M>>>,
     order: Mutex<Order<M>>,
     /// The last mark given: insertions in the upper 48 bits, of which [`FILED`] is never reached; look-ups since then in the lower 16.
     tick: AtomicU64,
@@ -52,9 +52,9 @@ pub(crate) struct Store<K, M: Machine> {
 /// What came of looking for a cell, or making one.
 pub(crate) struct Inserted<M: Machine> {
     /// The cell; or, since every cell in the store is live, the one that found no room.
-    pub(crate) found: Result<Arc<Anchor<M>>, Arc<Anchor<M>>>,
+    pub(crate) found: Result<Arc<MachineRef<M>>, Arc<MachineRef<M>>>,
     /// The cell that was not clean and made room.
-    pub(crate) evicted: Option<Arc<Anchor<M>>>,
+    pub(crate) evicted: Option<Arc<MachineRef<M>>>,
 }
 
 impl<K: Hash + Eq, M: Machine> Store<K, M> {
@@ -69,35 +69,37 @@ impl<K: Hash + Eq, M: Machine> Store<K, M> {
     }
 
     /// The cell of `key`, marked as used; its word is still to be looked at.
-    pub(crate) fn get<Q>(&self, key: &Q) -> Option<Arc<Anchor<M>>>
+    pub(crate) fn get<Q>(&self, key: &Q) -> Option<Arc<MachineRef<M>>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let anchor = self.map.get(&self.map.look(key))?;
+        let machine_ref = self.map.get(&self.map.lookup(key))?;
         settle();
-        self.touch(anchor.cell());
-        Some(anchor)
+        self.touch(machine_ref.machine());
+        Some(machine_ref)
     }
 
     /// Asks the cell of `key` what changes nothing, not even the order. The cell is not held: one that is only looked at may be evicted
     /// meanwhile.
-    pub(crate) fn look<Q, R>(&self, key: &Q, f: impl FnOnce(&Cell<M>) -> R) -> Option<R>
+    pub(crate) fn read<Q, R>(&self, key: &Q, f: impl FnOnce(&SharedMachine<M>) -> R) -> Option<R>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.map
-            .with(&self.map.look(key), |anchor| f(anchor.cell()))
+        self.map.with(
+            &self.map.lookup(key),
+            |machine_ref| f(machine_ref.machine()),
+        )
     }
 
     #[cfg(any(test, tower_breaker_loom))]
-    pub(crate) fn peek<Q>(&self, key: &Q) -> Option<Arc<Anchor<M>>>
+    pub(crate) fn peek<Q>(&self, key: &Q) -> Option<Arc<MachineRef<M>>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.map.get(&self.map.look(key))
+        self.map.get(&self.map.lookup(key))
     }
 
     /// The cell of `key`; made if there is none, and if there is room or something to evict. Waits for insertions and evictions of
@@ -105,12 +107,12 @@ impl<K: Hash + Eq, M: Machine> Store<K, M> {
     pub(crate) fn get_or_insert(
         &self,
         key: K,
-        now: Moment,
-        make: impl FnOnce(&K) -> Cell<M>,
+        now: Timestamp,
+        make: impl FnOnce(&K) -> SharedMachine<M>,
     ) -> Inserted<M> {
         // Made before the lock is taken: a key's `Hash` and `Display` are the user's.
-        let hash = self.map.look(&key).hash;
-        let fresh = Arc::new(Anchor::new(make(&key)));
+        let hash = self.map.lookup(&key).hash;
+        let fresh = Arc::new(MachineRef::new(make(&key)));
         let mut key = Some(key);
         // What the map drops, evicted keys among it, it drops after the lock is free; and before anything is returned, as in the map's `get`.
         let pin = self.map.pin();
@@ -125,14 +127,14 @@ impl<K: Hash + Eq, M: Machine> Store<K, M> {
         &self,
         hash: u64,
         key: &mut Option<K>,
-        fresh: Arc<Anchor<M>>,
-        now: Moment,
+        fresh: Arc<MachineRef<M>>,
+        now: Timestamp,
     ) -> Inserted<M> {
         let mut order = lock(&self.order);
         let look = key.as_ref().map(|key| Look { hash, key });
         if let Some(found) = look.and_then(|look| self.map.get(&look)) {
             // Nothing to settle: whoever evicts comes to this lock, and counts the caller.
-            self.touch(found.cell());
+            self.touch(found.machine());
             return Inserted {
                 found: Ok(found),
                 evicted: None,
@@ -158,7 +160,7 @@ impl<K: Hash + Eq, M: Machine> Store<K, M> {
         // All look-ups before this insertion are older than it, and all after it are newer.
         let mark = (self.tick.load(Ordering::Relaxed) | LOOKS) + 1;
         self.tick.store(mark, Ordering::Relaxed);
-        fresh.cell().used().store(mark, Ordering::Relaxed);
+        fresh.machine().used().store(mark, Ordering::Relaxed);
         let id = order.next_id(hash);
         if let Some(key) = key.take() {
             self.map.insert(id, key, Arc::clone(&fresh));
@@ -166,12 +168,12 @@ impl<K: Hash + Eq, M: Machine> Store<K, M> {
         order.waiting.push(Reverse(Entry {
             at: mark,
             id,
-            anchor: Arc::clone(&fresh),
+            machine_ref: Arc::clone(&fresh),
         }));
         drop(order);
         Inserted {
             found: Ok(fresh),
-            evicted: gone.and_then(|gone| (!gone.clean).then_some(gone.entry.anchor)),
+            evicted: gone.and_then(|gone| (!gone.clean).then_some(gone.entry.machine_ref)),
         }
     }
 
@@ -181,17 +183,17 @@ impl<K: Hash + Eq, M: Machine> Store<K, M> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let look = self.map.look(key);
+        let look = self.map.lookup(key);
         let _pin = self.map.pin();
         let mut order = lock(&self.order);
-        let Some(anchor) = self.map.get(&look) else {
+        let Some(machine_ref) = self.map.get(&look) else {
             return false;
         };
-        if let Some(id) = order.take(&anchor) {
+        if let Some(id) = order.take(&machine_ref) {
             self.map.remove(id);
         }
         drop(order);
-        anchor.cell().retire_now();
+        machine_ref.machine().retire_now();
         true
     }
 
@@ -207,11 +209,11 @@ impl<K: Hash + Eq, M: Machine> Store<K, M> {
     }
 
     /// Marks a cell as used. The order is kept as exact as it has to be; see the module.
-    fn touch(&self, cell: &Cell<M>) {
+    fn touch(&self, machine: &SharedMachine<M>) {
         // Relaxed: callers at the same time may be given one mark, or set the tick back a little. It costs a cell its exact place in the
         // order, no more.
         let tick = self.tick.load(Ordering::Relaxed);
-        let used = cell.used().load(Ordering::Relaxed);
+        let used = machine.used().load(Ordering::Relaxed);
         if used == tick {
             return;
         }
@@ -220,8 +222,8 @@ impl<K: Hash + Eq, M: Machine> Store<K, M> {
             self.tick.store(mark, Ordering::Relaxed);
         }
         if used & FILED == 0 {
-            cell.used().store(mark, Ordering::Relaxed);
-        } else if cell.used().swap(mark, Ordering::Relaxed) & FILED != 0 {
+            machine.used().store(mark, Ordering::Relaxed);
+        } else if machine.used().swap(mark, Ordering::Relaxed) & FILED != 0 {
             // Release, after the mark: who sees this sees that the cell is no longer as it was filed. A swap rather than a store, because
             // loom holds it possible that a store goes by the swap of an insertion.
             self.stirred.swap(1, Ordering::Release);
@@ -287,7 +289,7 @@ impl<M: Machine> Order<M> {
     }
 
     /// The least recently used clean and idle cell; or else, of those that are not live, the least recently used.
-    fn evict(&mut self, now: Moment) -> Option<Evicted<M>> {
+    fn evict(&mut self, now: Timestamp) -> Option<Evicted<M>> {
         self.refile_changed(now);
         while let Some(Reverse(entry)) = self.waiting.pop() {
             // Filed before its holders are counted: a caller whom that count misses finds it filed, and leaves word.
@@ -309,16 +311,21 @@ impl<M: Machine> Order<M> {
     }
 
     /// Evicts a filed cell if it may go, and else puts it where it belongs.
-    fn examine(&mut self, mut entry: Entry<M>, unclean: bool, now: Moment) -> Option<Evicted<M>> {
-        match Cell::retire(&entry.anchor, HELD, unclean, now) {
+    fn examine(
+        &mut self,
+        mut entry: Entry<M>,
+        unclean: bool,
+        now: Timestamp,
+    ) -> Option<Evicted<M>> {
+        match SharedMachine::retire(&entry.machine_ref, HELD, unclean, now) {
             Retirement::Done { clean } => return Some(Evicted { entry, clean }),
             Retirement::Unclean => self.unclean.push(Reverse(entry)),
             Retirement::Held => {
                 entry.take_out();
                 self.held.push(entry);
             }
-            Retirement::Live(until) => {
-                entry.at = until.as_nanos();
+            Retirement::Live(deadline) => {
+                entry.at = deadline.as_nanos();
                 self.cooling.push(Reverse(entry));
             }
         }
@@ -326,10 +333,10 @@ impl<M: Machine> Order<M> {
     }
 
     /// Back to those that wait: the cells whose last call has ended, and those whose time is over.
-    fn refile_changed(&mut self, now: Moment) {
+    fn refile_changed(&mut self, now: Timestamp) {
         let mut at = 0;
         while at < self.held.len() {
-            if Arc::strong_count(&self.held[at].anchor) > HELD {
+            if Arc::strong_count(&self.held[at].machine_ref) > HELD {
                 at += 1;
             } else {
                 let entry = self.held.swap_remove(at);
@@ -363,11 +370,11 @@ impl<M: Machine> Order<M> {
     }
 
     /// Takes out the entry of `anchor`.
-    fn take(&mut self, anchor: &Arc<Anchor<M>>) -> Option<Id> {
+    fn take(&mut self, machine_ref: &Arc<MachineRef<M>>) -> Option<Id> {
         let mut taken = None;
         // No cell ends here under the lock: the caller holds it.
         let mut keep = |entry: &Entry<M>| {
-            let found = Arc::ptr_eq(&entry.anchor, anchor);
+            let found = Arc::ptr_eq(&entry.machine_ref, machine_ref);
             if found {
                 taken = Some(entry.id);
             }
@@ -391,7 +398,7 @@ struct Entry<M: Machine> {
     /// Its mark, or the moment until which it is live; what it is ordered by.
     at: u64,
     id: Id,
-    anchor: Arc<Anchor<M>>,
+    machine_ref: Arc<MachineRef<M>>,
 }
 
 /// What the map knows a key by, so that none of the key's own code is needed to remove it.
@@ -417,7 +424,7 @@ impl<M: Machine> Entry<M> {
     }
 
     fn used(&self) -> &AtomicU64 {
-        self.anchor.cell().used()
+        self.machine_ref.machine().used()
     }
 }
 
@@ -459,7 +466,7 @@ mod map {
 
     pub(super) struct Map<K, V> {
         keyed: foldhash::fast::RandomState,
-        cells: papaya::HashMap<Stored<K>, V, BuildHasherDefault<AsItIs>>,
+        machines: papaya::HashMap<Stored<K>, V, BuildHasherDefault<AsItIs>>,
     }
 
     struct Stored<K> {
@@ -471,18 +478,18 @@ mod map {
         pub(super) fn new() -> Self {
             Self {
                 keyed: foldhash::fast::RandomState::default(),
-                cells: papaya::HashMap::default(),
+                machines: papaya::HashMap::default(),
             }
         }
 
-        pub(super) fn look<'a, Q: Hash + ?Sized>(&self, key: &'a Q) -> Look<'a, Q> {
+        pub(super) fn lookup<'a, Q: Hash + ?Sized>(&self, key: &'a Q) -> Look<'a, Q> {
             let hash = self.keyed.hash_one(key);
             Look { hash, key }
         }
 
         /// While it lives, nothing that is removed is dropped by this thread.
         pub(super) fn pin(&self) -> impl Sized {
-            self.cells.guard()
+            self.machines.guard()
         }
 
         pub(super) fn get<Q>(&self, look: &Look<'_, Q>) -> Option<V>
@@ -490,11 +497,11 @@ mod map {
             K: Borrow<Q>,
             Q: Eq + ?Sized,
         {
-            let cells = self.cells.pin();
-            let value = cells.get(look).cloned();
+            let machines = self.machines.pin();
+            let value = machines.get(look).cloned();
             // Keys that were removed may be dropped here. Should one of them panic, a local value is let go of; one that is being returned
             // would be leaked, and its cell be held for good.
-            drop(cells);
+            drop(machines);
             value
         }
 
@@ -503,23 +510,23 @@ mod map {
             K: Borrow<Q>,
             Q: Eq + ?Sized,
         {
-            self.cells.pin().get(look).map(f)
+            self.machines.pin().get(look).map(f)
         }
 
         pub(super) fn insert(&self, id: Id, key: K, value: V) {
-            self.cells.pin().insert(Stored { id, key }, value);
+            self.machines.pin().insert(Stored { id, key }, value);
         }
 
         pub(super) fn remove(&self, id: Id) {
-            self.cells.pin().remove(&id);
+            self.machines.pin().remove(&id);
         }
 
         pub(super) fn keys(&self) -> Vec<K>
         where
             K: Clone,
         {
-            let cells = self.cells.pin();
-            cells.keys().map(|stored| stored.key.clone()).collect()
+            let machines = self.machines.pin();
+            machines.keys().map(|stored| stored.key.clone()).collect()
         }
     }
 
@@ -590,7 +597,7 @@ mod map {
     use std::hash::{DefaultHasher, Hash, Hasher};
 
     use super::{Id, Look};
-    use crate::sync::{Mutex, lock};
+    use crate::machinery::sync::{Mutex, lock};
 
     pub(super) struct Map<K, V>(Mutex<Vec<(Id, K, V)>>);
 
@@ -599,7 +606,7 @@ mod map {
             Self(Mutex::new(Vec::new()))
         }
 
-        pub(super) fn look<'a, Q: Hash + ?Sized>(&self, key: &'a Q) -> Look<'a, Q> {
+        pub(super) fn lookup<'a, Q: Hash + ?Sized>(&self, key: &'a Q) -> Look<'a, Q> {
             let mut hasher = DefaultHasher::new();
             key.hash(&mut hasher);
             let hash = hasher.finish();
@@ -657,42 +664,46 @@ mod tests {
     use std::rc::Rc;
 
     use super::*;
-    use crate::cell::tests::{Lamp, cell, examined};
-    use crate::event::Observers;
-    use crate::machine::Rest;
+    use crate::machinery::machine::Retention;
+    use crate::machinery::observers::Observers;
+    use crate::machinery::shared_machine::tests::{TestMachine, examined, machine};
 
-    type LampAnchor = Arc<Anchor<Lamp>>;
+    type TestRef = Arc<MachineRef<TestMachine>>;
 
-    const NOW: Moment = Moment::START;
+    const NOW: Timestamp = Timestamp::START;
 
-    fn moment(at: u64) -> Moment {
-        Moment::from_nanos(at)
+    fn timestamp(at: u64) -> Timestamp {
+        Timestamp::from_nanos(at)
     }
 
-    fn insert<K: Hash + Eq>(store: &Store<K, Lamp>, key: K, now: Moment) -> Inserted<Lamp> {
-        store.get_or_insert(key, now, |_| cell(Observers::default()))
+    fn insert<K: Hash + Eq>(
+        store: &Store<K, TestMachine>,
+        key: K,
+        now: Timestamp,
+    ) -> Inserted<TestMachine> {
+        store.get_or_insert(key, now, |_| machine(Observers::default()))
     }
 
     /// A call with `key` that leaves its circuit in `rest`, until `until`.
-    fn call(store: &Store<u32, Lamp>, key: u32, rest: Rest, until: Moment) {
+    fn call(store: &Store<u32, TestMachine>, key: u32, rest: Retention, deadline: Timestamp) {
         let found = store
             .get(&key)
             .map_or_else(|| insert(store, key, NOW).found, Ok);
         set(
             &found.unwrap_or_else(|_| panic!("no room for {key}")),
             rest,
-            until,
+            deadline,
         );
     }
 
-    fn set(anchor: &LampAnchor, rest: Rest, until: Moment) {
-        anchor.cell().step(|lamp, (), _| {
+    fn set(machine_ref: &TestRef, rest: Retention, deadline: Timestamp) {
+        machine_ref.machine().step(|lamp, (), _| {
             lamp.rest = rest;
-            lamp.until = until;
+            lamp.deadline = deadline;
         });
     }
 
-    fn sorted(store: &Store<u32, Lamp>) -> Vec<u32> {
+    fn sorted(store: &Store<u32, TestMachine>) -> Vec<u32> {
         let mut keys = store.keys();
         keys.sort_unstable();
         keys
@@ -700,7 +711,7 @@ mod tests {
 
     #[test]
     fn a_store_finds_what_was_inserted_and_nothing_else() {
-        let store = Store::<String, Lamp>::new(2);
+        let store = Store::<String, TestMachine>::new(2);
         assert_eq!(store.capacity(), 2);
         assert!(store.get("a").is_none());
         assert!(store.peek("a").is_none());
@@ -718,20 +729,20 @@ mod tests {
     fn the_clean_go_first_least_recently_used_first() {
         let store = Store::new(3);
         for key in [1, 2, 3] {
-            call(&store, key, Rest::Clean, NOW);
+            call(&store, key, Retention::Clean, NOW);
         }
         store.get(&1);
         store.peek(&2);
-        call(&store, 4, Rest::Clean, NOW);
+        call(&store, 4, Retention::Clean, NOW);
         assert_eq!(
             sorted(&store),
             [1, 3, 4],
             "a look without a call moves nothing"
         );
-        call(&store, 3, Rest::Unclean, NOW);
+        call(&store, 3, Retention::Unclean, NOW);
         store.get(&1);
         store.get(&4);
-        call(&store, 5, Rest::Clean, NOW);
+        call(&store, 5, Retention::Clean, NOW);
         assert_eq!(
             sorted(&store),
             [3, 4, 5],
@@ -742,36 +753,41 @@ mod tests {
     #[test]
     fn the_one_inserted_last_goes_after_the_one_looked_up_before() {
         let store = Store::new(2);
-        call(&store, 1, Rest::Clean, NOW);
+        call(&store, 1, Retention::Clean, NOW);
         store.get(&1);
-        call(&store, 2, Rest::Clean, NOW);
-        call(&store, 3, Rest::Clean, NOW);
+        call(&store, 2, Retention::Clean, NOW);
+        call(&store, 3, Retention::Clean, NOW);
         assert_eq!(sorted(&store), [2, 3]);
     }
 
     #[test]
     fn an_eviction_is_reported_of_the_unclean_only() {
         let store = Store::new(1);
-        call(&store, 1, Rest::Clean, NOW);
+        call(&store, 1, Retention::Clean, NOW);
         assert!(insert(&store, 2, NOW).evicted.is_none());
-        call(&store, 2, Rest::Unclean, NOW);
-        let two = store.peek(&2).map(|anchor| Arc::as_ptr(&anchor));
+        call(&store, 2, Retention::Unclean, NOW);
+        let two = store.peek(&2).map(|machine_ref| Arc::as_ptr(&machine_ref));
         let inserted = insert(&store, 3, NOW);
         assert!(inserted.found.is_ok());
-        assert_eq!(inserted.evicted.map(|anchor| Arc::as_ptr(&anchor)), two);
+        assert_eq!(
+            inserted
+                .evicted
+                .map(|machine_ref| Arc::as_ptr(&machine_ref)),
+            two
+        );
         assert_eq!(sorted(&store), [3]);
     }
 
     #[test]
     fn what_is_live_stays_and_a_new_key_finds_no_room() {
         let store = Store::new(2);
-        call(&store, 1, Rest::Live, moment(10));
-        call(&store, 2, Rest::Clean, NOW);
+        call(&store, 1, Retention::Live, timestamp(10));
+        call(&store, 2, Retention::Clean, NOW);
         let in_flight = store.get(&2).unwrap();
         let full = insert(&store, 3, NOW);
         assert!(full.found.is_err() && full.evicted.is_none());
         drop(full);
-        assert!(insert(&store, 3, moment(9)).found.is_err());
+        assert!(insert(&store, 3, timestamp(9)).found.is_err());
         assert_eq!(sorted(&store), [1, 2]);
         assert!(
             insert(&store, 1, NOW).found.is_ok(),
@@ -779,32 +795,35 @@ mod tests {
         );
 
         assert!(
-            insert(&store, 3, moment(10)).evicted.is_some(),
+            insert(&store, 3, timestamp(10)).evicted.is_some(),
             "its time is over"
         );
         assert_eq!(sorted(&store), [2, 3]);
         drop(in_flight);
-        insert(&store, 4, moment(10));
+        insert(&store, 4, timestamp(10));
         assert_eq!(sorted(&store), [3, 4], "and so is that call");
     }
 
     #[test]
     fn a_cell_that_a_call_made_clean_is_clean_again_for_the_store() {
-        for (rest, until) in [(Rest::Unclean, NOW), (Rest::Live, Moment::NEVER)] {
+        for (rest, deadline) in [
+            (Retention::Unclean, NOW),
+            (Retention::Live, Timestamp::NEVER),
+        ] {
             let store = Store::new(2);
-            call(&store, 1, rest, until);
-            call(&store, 2, Rest::Live, Moment::NEVER);
-            assert!(insert(&store, 3, NOW).found.is_ok() == (rest == Rest::Unclean));
+            call(&store, 1, rest, deadline);
+            call(&store, 2, Retention::Live, Timestamp::NEVER);
+            assert!(insert(&store, 3, NOW).found.is_ok() == (rest == Retention::Unclean));
             let store = Store::new(3);
-            call(&store, 1, rest, until);
-            call(&store, 2, Rest::Unclean, NOW);
-            call(&store, 3, Rest::Live, Moment::NEVER);
+            call(&store, 1, rest, deadline);
+            call(&store, 2, Retention::Unclean, NOW);
+            call(&store, 3, Retention::Live, Timestamp::NEVER);
             // Files all three, and takes the second or the first.
-            let gone = if rest == Rest::Unclean { 1 } else { 2 };
+            let gone = if rest == Retention::Unclean { 1 } else { 2 };
             insert(&store, 4, NOW);
             assert!(store.peek(&gone).is_none());
-            call(&store, 3, Rest::Clean, NOW);
-            call(&store, 4, Rest::Unclean, NOW);
+            call(&store, 3, Retention::Clean, NOW);
+            call(&store, 4, Retention::Unclean, NOW);
             insert(&store, 5, NOW);
             assert!(
                 store.peek(&3).is_none(),
@@ -816,9 +835,9 @@ mod tests {
     #[test]
     fn only_the_first_look_up_of_a_filed_cell_leaves_word() {
         let store = Store::new(3);
-        call(&store, 1, Rest::Unclean, NOW);
-        call(&store, 2, Rest::Live, Moment::NEVER);
-        call(&store, 3, Rest::Clean, NOW);
+        call(&store, 1, Retention::Unclean, NOW);
+        call(&store, 2, Retention::Live, Timestamp::NEVER);
+        call(&store, 3, Retention::Clean, NOW);
         let in_flight = store.get(&3).unwrap();
         insert(&store, 4, NOW);
         let stirred_by = |key| {
@@ -836,27 +855,31 @@ mod tests {
     /// What a store must do, in the plainest words: a list, least recently used first.
     #[derive(Default)]
     struct Plain {
-        cells: Vec<PlainCell>,
+        machines: Vec<PlainCell>,
     }
 
     struct PlainCell {
         key: u32,
-        rest: Rest,
-        until: u64,
-        held: Vec<LampAnchor>,
+        rest: Retention,
+        deadline: u64,
+        held: Vec<TestRef>,
     }
 
     impl Plain {
-        fn evict(&mut self, now: u64) -> Option<(u32, Rest)> {
-            let rest = |cell: &PlainCell| match cell.rest {
-                _ if !cell.held.is_empty() => Rest::Live,
-                Rest::Live if cell.until <= now => Rest::Unclean,
+        fn evict(&mut self, now: u64) -> Option<(u32, Retention)> {
+            let rest = |machine: &PlainCell| match machine.rest {
+                _ if !machine.held.is_empty() => Retention::Live,
+                Retention::Live if machine.deadline <= now => Retention::Unclean,
                 rest => rest,
             };
-            let find = |wanted| self.cells.iter().position(|cell| rest(cell) == wanted);
-            let at = find(Rest::Clean).or_else(|| find(Rest::Unclean))?;
-            let cell = self.cells.remove(at);
-            Some((cell.key, rest(&cell)))
+            let find = |wanted| {
+                self.machines
+                    .iter()
+                    .position(|machine| rest(machine) == wanted)
+            };
+            let at = find(Retention::Clean).or_else(|| find(Retention::Unclean))?;
+            let machine = self.machines.remove(at);
+            Some((machine.key, rest(&machine)))
         }
     }
 
@@ -872,74 +895,78 @@ mod tests {
                 (state >> 33) % below
             };
             let capacity = 1 + usize::try_from(seed % 7).unwrap();
-            let store = Store::<u32, Lamp>::new(capacity);
+            let store = Store::<u32, TestMachine>::new(capacity);
             let mut plain = Plain::default();
             let mut now = 0;
             for step in 0..2000 {
                 now += random(3);
                 let key = u32::try_from(random(12)).unwrap();
-                let known = plain.cells.iter().position(|cell| cell.key == key);
+                let known = plain.machines.iter().position(|machine| machine.key == key);
                 match (random(8), known) {
                     (0, _) => {
                         assert_eq!(store.peek(&key).is_some(), known.is_some());
                     }
                     (1, Some(at)) => {
                         // A call begins.
-                        let mut cell = plain.cells.remove(at);
-                        cell.held.push(store.get(&key).unwrap());
-                        plain.cells.push(cell);
+                        let mut machine = plain.machines.remove(at);
+                        machine.held.push(store.get(&key).unwrap());
+                        plain.machines.push(machine);
                     }
                     (2, Some(at)) => {
                         // Calls end, and what they say changes the cell.
-                        let cell = &mut plain.cells[at];
-                        cell.until = now + random(9);
-                        cell.rest = [Rest::Clean, Rest::Unclean, Rest::Live]
+                        let machine = &mut plain.machines[at];
+                        machine.deadline = now + random(9);
+                        machine.rest = [Retention::Clean, Retention::Unclean, Retention::Live]
                             [usize::try_from(random(3)).unwrap()];
-                        if let Some(anchor) = cell.held.first() {
-                            set(anchor, cell.rest, moment(cell.until));
+                        if let Some(machine_ref) = machine.held.first() {
+                            set(machine_ref, machine.rest, timestamp(machine.deadline));
                         } else {
-                            set(&store.get(&key).unwrap(), cell.rest, moment(cell.until));
-                            let cell = plain.cells.remove(at);
-                            plain.cells.push(cell);
+                            set(
+                                &store.get(&key).unwrap(),
+                                machine.rest,
+                                timestamp(machine.deadline),
+                            );
+                            let machine = plain.machines.remove(at);
+                            plain.machines.push(machine);
                         }
                     }
-                    (3, Some(at)) => plain.cells[at].held.clear(),
+                    (3, Some(at)) => plain.machines[at].held.clear(),
                     (4, _) if random(20) == 0 => {
                         assert_eq!(store.forget(&key), known.is_some());
-                        plain.cells.retain(|cell| cell.key != key);
+                        plain.machines.retain(|machine| machine.key != key);
                     }
                     _ => {
-                        let inserted = insert(&store, key, moment(now));
+                        let inserted = insert(&store, key, timestamp(now));
                         if let Some(at) = known {
-                            let cell = plain.cells.remove(at);
-                            plain.cells.push(cell);
+                            let machine = plain.machines.remove(at);
+                            plain.machines.push(machine);
                             assert!(inserted.found.is_ok() && inserted.evicted.is_none());
                         } else {
-                            let full = plain.cells.len() == capacity;
+                            let full = plain.machines.len() == capacity;
                             let gone = full.then(|| plain.evict(now)).flatten();
                             assert_eq!(
                                 inserted.found.is_err(),
                                 full && gone.is_none(),
                                 "seed {seed} step {step}"
                             );
-                            let unclean = matches!(gone, Some((_, Rest::Unclean)));
+                            let unclean = matches!(gone, Some((_, Retention::Unclean)));
                             assert_eq!(
                                 inserted.evicted.is_some(),
                                 unclean,
                                 "seed {seed} step {step}"
                             );
                             if inserted.found.is_ok() {
-                                plain.cells.push(PlainCell {
+                                plain.machines.push(PlainCell {
                                     key,
-                                    rest: Rest::Clean,
-                                    until: 0,
+                                    rest: Retention::Clean,
+                                    deadline: 0,
                                     held: Vec::new(),
                                 });
                             }
                         }
                     }
                 }
-                let mut keys: Vec<_> = plain.cells.iter().map(|cell| cell.key).collect();
+                let mut keys: Vec<_> = plain.machines.iter().map(|machine| machine.key).collect();
                 keys.sort_unstable();
                 assert_eq!(sorted(&store), keys, "seed {seed} step {step}");
                 assert_eq!(lock(&store.order).len(), keys.len());
@@ -950,28 +977,33 @@ mod tests {
     #[test]
     fn forgetting_takes_a_cell_out_whatever_its_state() {
         let store = Store::new(4);
-        call(&store, 1, Rest::Clean, NOW);
-        call(&store, 2, Rest::Unclean, NOW);
-        call(&store, 3, Rest::Live, Moment::NEVER);
-        call(&store, 4, Rest::Unclean, NOW);
+        call(&store, 1, Retention::Clean, NOW);
+        call(&store, 2, Retention::Unclean, NOW);
+        call(&store, 3, Retention::Live, Timestamp::NEVER);
+        call(&store, 4, Retention::Unclean, NOW);
         let four = store.get(&4).unwrap();
         insert(&store, 5, NOW);
         insert(&store, 6, NOW);
         // Now one is unclean, one live, one held, and one waits.
         assert_eq!(sorted(&store), [2, 3, 4, 6]);
         for key in [2, 3, 4, 6] {
-            let anchor = store.get(&key).unwrap();
+            let machine_ref = store.get(&key).unwrap();
             assert!(store.forget(&key));
             assert!(!store.forget(&key));
             assert!(
-                anchor.cell().word().is_busy(),
+                machine_ref.machine().packed().is_busy(),
                 "nobody is admitted there any more"
             );
-            assert!(anchor.cell().step_unless_retired(|_, (), _| ()).is_err());
+            assert!(
+                machine_ref
+                    .machine()
+                    .step_unless_retired(|_, (), _| ())
+                    .is_err()
+            );
         }
         assert!(store.keys().is_empty());
         assert_eq!(lock(&store.order).len(), 0);
-        call(&store, 4, Rest::Clean, NOW);
+        call(&store, 4, Retention::Clean, NOW);
         assert!(!Arc::ptr_eq(&four, &store.get(&4).unwrap()));
     }
 
@@ -979,7 +1011,7 @@ mod tests {
     fn a_capacity_of_one_is_enough_for_one() {
         let store = Store::new(1);
         for key in 0..100 {
-            call(&store, key, Rest::Clean, NOW);
+            call(&store, key, Retention::Clean, NOW);
             assert_eq!(sorted(&store), [key]);
         }
     }
@@ -1004,7 +1036,7 @@ mod tests {
     fn look_ups_past_what_the_tick_counts_keep_working_without_a_shared_write() {
         let store = Store::new(3);
         for key in [1, 2, 3] {
-            call(&store, key, Rest::Clean, NOW);
+            call(&store, key, Retention::Clean, NOW);
         }
         for _ in 0..40_000 {
             store.get(&1);
@@ -1015,37 +1047,40 @@ mod tests {
         store.get(&1);
         store.get(&3);
         assert_eq!(store.tick.load(Ordering::Relaxed), tick);
-        call(&store, 4, Rest::Clean, NOW);
+        call(&store, 4, Retention::Clean, NOW);
         assert_eq!(
             sorted(&store),
             [1, 3, 4],
             "who was not looked up goes first"
         );
         store.get(&1);
-        call(&store, 5, Rest::Clean, NOW);
+        call(&store, 5, Retention::Clean, NOW);
         assert_eq!(sorted(&store), [1, 4, 5], "and the order is exact again");
     }
 
     #[test]
     fn a_crowd_of_the_dead_or_the_cooling_is_not_looked_at_again_for_each_new_key() {
         const CROWD: u32 = 1000;
-        for (rest, until) in [(Rest::Unclean, NOW), (Rest::Live, moment(1000))] {
+        for (rest, deadline) in [
+            (Retention::Unclean, NOW),
+            (Retention::Live, timestamp(1000)),
+        ] {
             let store = Store::new(CROWD as usize);
             for key in 0..CROWD {
-                call(&store, key, rest, until);
+                call(&store, key, rest, deadline);
             }
             let before = examined();
             for key in CROWD..3 * CROWD {
                 let found = insert(&store, key, NOW).found;
-                assert_eq!(found.is_ok(), rest == Rest::Unclean);
-                if let Ok(anchor) = found {
-                    set(&anchor, rest, until);
+                assert_eq!(found.is_ok(), rest == Retention::Unclean);
+                if let Ok(machine_ref) = found {
+                    set(&machine_ref, rest, deadline);
                 }
             }
             let looks = examined() - before;
             assert!(looks <= 3 * 2 * u64::from(CROWD), "{looks} looks");
             assert!(
-                insert(&store, 0, moment(1000)).found.is_ok(),
+                insert(&store, 0, timestamp(1000)).found.is_ok(),
                 "the dead make room"
             );
         }
@@ -1055,10 +1090,10 @@ mod tests {
     fn many_keys_pass_through_a_small_store_and_the_live_stay() {
         let store = Store::new(1000);
         for key in 0..10 {
-            call(&store, key, Rest::Live, Moment::NEVER);
+            call(&store, key, Retention::Live, Timestamp::NEVER);
         }
         for key in 10..50_000 {
-            call(&store, key, Rest::Clean, NOW);
+            call(&store, key, Retention::Clean, NOW);
         }
         let keys = sorted(&store);
         assert_eq!(keys.len(), 1000);
@@ -1104,7 +1139,7 @@ mod tests {
 
     #[test]
     fn a_key_that_panics_anywhere_wedges_nothing() {
-        let ops: [fn(&Store<Hostile, Lamp>); 5] = [
+        let ops: [fn(&Store<Hostile, TestMachine>); 5] = [
             |store| drop(store.get(&Hostile(1))),
             |store| drop(insert(store, Hostile(9), NOW)),
             |store| drop(insert(store, Hostile(2), NOW)),
@@ -1125,8 +1160,11 @@ mod tests {
                 let keys: HashSet<_> = store.keys().into_iter().map(|key| key.0).collect();
                 assert_eq!(keys.len(), lock(&store.order).len(), "{keys:?}");
                 for key in &keys {
-                    let anchor = store.get(&Hostile(*key)).unwrap();
-                    assert!(!anchor.cell().word().is_busy(), "no retired cell is left");
+                    let machine_ref = store.get(&Hostile(*key)).unwrap();
+                    assert!(
+                        !machine_ref.machine().packed().is_busy(),
+                        "no retired machine is left"
+                    );
                 }
                 for key in 10..20 {
                     insert(&store, Hostile(key), NOW);
@@ -1144,18 +1182,18 @@ mod tests {
 
     #[test]
     fn a_cell_that_cannot_be_made_changes_nothing() {
-        let store = Store::<u32, Lamp>::new(1);
-        call(&store, 1, Rest::Clean, NOW);
-        let make = |_: &u32| -> Cell<Lamp> { panic!("a key's `Display`") };
+        let store = Store::<u32, TestMachine>::new(1);
+        call(&store, 1, Retention::Clean, NOW);
+        let make = |_: &u32| -> SharedMachine<TestMachine> { panic!("a key's `Display`") };
         assert!(catch_unwind(AssertUnwindSafe(|| store.get_or_insert(2, NOW, make))).is_err());
         assert_eq!(store.keys(), [1]);
-        call(&store, 2, Rest::Clean, NOW);
+        call(&store, 2, Retention::Clean, NOW);
         assert_eq!(store.keys(), [2]);
     }
 
     #[test]
     fn a_key_may_come_back_to_the_store_when_it_is_dropped() {
-        struct Back(u32, std::rc::Weak<Store<Back, Lamp>>);
+        struct Back(u32, std::rc::Weak<Store<Back, TestMachine>>);
         impl Hash for Back {
             fn hash<H: Hasher>(&self, state: &mut H) {
                 self.0.hash(state);

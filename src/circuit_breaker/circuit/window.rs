@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::clock::{Moment, nanos};
+use crate::machinery::clock::{Timestamp, nanos};
 
 /// Over which calls a failure rate is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl Tally {
     }
 
     /// Counts a call.
-    pub(super) fn count(&mut self, failed: bool, now: Moment) {
+    pub(super) fn count(&mut self, failed: bool, now: Timestamp) {
         match self {
             Tally::Ring(ring) => ring.count(failed),
             Tally::Buckets(buckets) => buckets.count(failed, now),
@@ -40,7 +40,7 @@ impl Tally {
     }
 
     /// How many calls are in the window at `now`, and how many of them failed.
-    pub(super) fn totals(&self, now: Moment) -> (u64, u64) {
+    pub(super) fn totals(&self, now: Timestamp) -> (u64, u64) {
         match self {
             Tally::Ring(ring) => (u64::from(ring.len), u64::from(ring.failures)),
             Tally::Buckets(buckets) => buckets.totals(now),
@@ -78,20 +78,20 @@ impl Ring {
     }
 
     fn count(&mut self, failed: bool) {
-        let (word, bit) = ((self.next / 64) as usize, 1 << (self.next % 64));
-        if word == self.bits.len() {
+        let (packed, bit) = ((self.next / 64) as usize, 1 << (self.next % 64));
+        if packed == self.bits.len() {
             self.bits.push(0);
         }
         if self.len == self.size {
-            self.failures -= u32::from(self.bits[word] & bit != 0);
+            self.failures -= u32::from(self.bits[packed] & bit != 0);
         } else {
             self.len += 1;
         }
         if failed {
-            self.bits[word] |= bit;
+            self.bits[packed] |= bit;
             self.failures += 1;
         } else {
-            self.bits[word] &= !bit;
+            self.bits[packed] &= !bit;
         }
         self.next = (self.next + 1) % self.size;
     }
@@ -122,11 +122,11 @@ impl Buckets {
         }
     }
 
-    fn turn(&self, now: Moment) -> u64 {
+    fn turn(&self, now: Timestamp) -> u64 {
         now.as_nanos() / self.width
     }
 
-    fn count(&mut self, failed: bool, now: Moment) {
+    fn count(&mut self, failed: bool, now: Timestamp) {
         let turn = self.turn(now);
         #[allow(clippy::cast_possible_truncation)] // A remainder of ten.
         let bucket = &mut self.all[(turn % BUCKETS as u64) as usize];
@@ -140,7 +140,7 @@ impl Buckets {
         bucket.failures += u64::from(failed);
     }
 
-    fn totals(&self, now: Moment) -> (u64, u64) {
+    fn totals(&self, now: Timestamp) -> (u64, u64) {
         let turn = self.turn(now);
         self.all
             .iter()
@@ -163,13 +163,16 @@ mod tests {
             let mut model = VecDeque::new();
             for i in 0..1_000_u32 {
                 let failed = i % 7 < 3 || i % 11 == 0;
-                tally.count(failed, Moment::START);
+                tally.count(failed, Timestamp::START);
                 model.push_back(failed);
                 if model.len() > size as usize {
                     model.pop_front();
                 }
                 let failures = model.iter().filter(|failed| **failed).count() as u64;
-                assert_eq!(tally.totals(Moment::START), (model.len() as u64, failures));
+                assert_eq!(
+                    tally.totals(Timestamp::START),
+                    (model.len() as u64, failures)
+                );
             }
             tally.clear();
             assert_eq!(tally, Tally::new(Window::Calls(size)));
@@ -180,18 +183,18 @@ mod tests {
     fn a_ring_takes_memory_as_the_calls_come() {
         let mut tally = Tally::new(Window::Calls(u32::MAX));
         for _ in 0..1_000 {
-            tally.count(true, Moment::START);
+            tally.count(true, Timestamp::START);
         }
         let Tally::Ring(ring) = &tally else {
             unreachable!()
         };
         assert_eq!(ring.bits.len(), 16);
-        assert_eq!(tally.totals(Moment::START), (1_000, 1_000));
+        assert_eq!(tally.totals(Timestamp::START), (1_000, 1_000));
     }
 
     #[test]
     fn a_bucket_is_forgotten_as_a_whole_when_its_time_is_over() {
-        let at = |millis| Moment::START.after(Duration::from_millis(millis));
+        let at = |millis| Timestamp::START.saturating_add(Duration::from_millis(millis));
         let mut tally = Tally::new(Window::Time(Duration::from_secs(10)));
         tally.count(true, at(500));
         tally.count(false, at(999));
@@ -214,7 +217,7 @@ mod tests {
     fn a_window_of_any_length_neither_panics_nor_forgets_too_early() {
         for time in [Duration::from_nanos(1), Duration::MAX] {
             let mut tally = Tally::new(Window::Time(time));
-            for now in [Moment::START, Moment::from_nanos(1), Moment::NEVER] {
+            for now in [Timestamp::START, Timestamp::from_nanos(1), Timestamp::NEVER] {
                 tally.count(true, now);
                 assert!(tally.totals(now).1 >= 1);
             }
@@ -223,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_call_that_comes_with_an_older_time_still_counts() {
-        let at = |secs| Moment::START.after(Duration::from_secs(secs));
+        let at = |secs| Timestamp::START.saturating_add(Duration::from_secs(secs));
         let mut tally = Tally::new(Window::Time(Duration::from_secs(10)));
         tally.count(true, at(12));
         tally.count(true, at(2));

@@ -1,4 +1,4 @@
-//! The locks and atomics of `cell` and `store`: the standard ones, or those that loom watches.
+//! The locks and atomics of `shared_machine` and `store`: the standard ones, or those that loom watches.
 
 #[cfg(not(tower_breaker_loom))]
 pub(crate) use std::sync::{

@@ -1,7 +1,7 @@
 //! Each row of the table.
 
 use super::*;
-use crate::outcome::Failure;
+use crate::vocabulary::Failure;
 
 const PRIMARY: Server = Server::Primary(Role::Ordinary);
 const PROBE: Server = Server::Primary(Role::Probe);
@@ -13,7 +13,7 @@ const B: Server = Server::Entry(1);
 struct Bench {
     chain: Chain,
     rules: Rules,
-    notes: Notes<Note>,
+    events: EventQueue<PendingEvent>,
     now: u64,
 }
 
@@ -25,7 +25,7 @@ impl Bench {
         Self {
             chain: Chain::new(&rules),
             rules,
-            notes: Notes::default(),
+            events: EventQueue::default(),
             now: 0,
         }
     }
@@ -40,8 +40,8 @@ impl Bench {
         self
     }
 
-    fn now(&self) -> Moment {
-        Moment::START.after(Duration::from_secs(self.now))
+    fn now(&self) -> Timestamp {
+        Timestamp::START.saturating_add(Duration::from_secs(self.now))
     }
 
     /// Begins a turn as a caller does whose primary is ready, and checks the oracle by the way.
@@ -50,7 +50,7 @@ impl Bench {
         let oracle = self.chain.would_serve(&self.rules, now);
         let gate = self
             .chain
-            .begin(&self.rules, now, Readied::Primary, &mut self.notes);
+            .begin(&self.rules, now, Readied::Primary, &mut self.events);
         assert_eq!(gate.map(|ticket| ticket.server), oracle);
         gate
     }
@@ -65,7 +65,7 @@ impl Bench {
     fn record(&mut self, ticket: Ticket, outcome: impl Into<Outcome>) -> Recorded {
         let now = self.now();
         self.chain
-            .record(&self.rules, now, ticket, outcome.into(), &mut self.notes)
+            .record(&self.rules, now, ticket, outcome.into(), &mut self.events)
     }
 
     /// A frame of the turn whose ticket this is.
@@ -104,7 +104,7 @@ impl Bench {
 
     fn snapshot(&self) -> FallbackSnapshot {
         self.chain
-            .snapshot(self.chain.word(), &self.rules, self.now())
+            .snapshot(self.chain.packed(), &self.rules, self.now())
     }
 
     fn state(&self) -> FallbackState {
@@ -116,11 +116,13 @@ impl Bench {
         entries.iter().map(|entry| entry.strikes).collect()
     }
 
-    fn told(&mut self) -> Vec<Note> {
+    fn told(&mut self) -> Vec<PendingEvent> {
         let mut all = Vec::new();
-        if self.notes.begin() {
-            while let Some(crate::machine::Told::Note(note)) = self.notes.next() {
-                all.push(note);
+        if self.events.begin() {
+            while let Some(crate::machinery::event_queue::Queued::Event(pending)) =
+                self.events.next()
+            {
+                all.push(pending);
             }
         }
         all
@@ -128,8 +130,8 @@ impl Bench {
 
     fn transitions(&mut self) -> Vec<(FallbackState, FallbackState, TransitionReason)> {
         let told = self.told().into_iter();
-        told.filter_map(|note| match note {
-            Note::Transition {
+        told.filter_map(|pending| match pending {
+            PendingEvent::Transition {
                 from, to, reason, ..
             } => Some((from, to, reason)),
             _ => None,
@@ -140,28 +142,33 @@ impl Bench {
 
 /// A frame of the turn whose ticket this is. Answers whether its lease started anew, as it must if and only if the machine would take its verdict for
 /// that of the probe that is out.
-pub(super) fn renew(chain: &mut Chain, rules: &Rules, now: Moment, ticket: Ticket) -> bool {
-    let word = chain.word();
-    let was = chain.until();
-    let renewed = Chain::renewed(word, was, ticket, rules, now);
+pub(super) fn renew(chain: &mut Chain, rules: &Rules, now: Timestamp, ticket: Ticket) -> bool {
+    let packed = chain.packed();
+    let was = chain.deadline();
+    let renewed = Chain::renewed(packed, was, ticket, rules, now);
     let lives = chain.phase == Phase::Probing
         && ticket.server == PROBE
-        && chain
-            .clone()
-            .record(rules, now, ticket, Outcome::Neutral, &mut Notes::default())
-            == Recorded::Applied;
+        && chain.clone().record(
+            rules,
+            now,
+            ticket,
+            Outcome::Neutral,
+            &mut EventQueue::default(),
+        ) == Recorded::Applied;
     assert_eq!(renewed.is_some(), lives, "the machine tells otherwise");
-    let Some(until) = renewed else { return false };
-    assert!(until >= was, "a frame shortened the lease");
-    assert_eq!(until, now.after(rules.probe_timeout));
+    let Some(deadline) = renewed else {
+        return false;
+    };
+    assert!(deadline >= was, "a frame shortened the lease");
+    assert_eq!(deadline, now.saturating_add(rules.probe_timeout));
     // Nothing but the moment is another.
     let expected = Chain {
-        until,
+        deadline,
         ..chain.clone()
     };
-    chain.adopt(word, until);
+    chain.take_over(packed, deadline);
     assert_eq!(*chain, expected);
-    assert_eq!(chain.word(), word, "a frame moved the word");
+    assert_eq!(chain.packed(), packed, "a frame moved the packed");
     true
 }
 
@@ -205,7 +212,7 @@ fn primary_failure_trips_at_the_threshold() {
     assert_eq!(snapshot.last_failure, Some(FailureKind::Transient));
     assert_eq!(
         bench.told(),
-        [Note::Transition {
+        [PendingEvent::Transition {
             from: FallbackState::Primary,
             to: FallbackState::Fallback,
             reason: TransitionReason::FailureThreshold,
@@ -262,7 +269,7 @@ fn fallback_moves_to_recovering_before_a_turn_when_the_cooldown_is_over() {
     assert_eq!(
         snapshot.state,
         FallbackState::Fallback,
-        "until a turn moves it"
+        "deadline a turn moves it"
     );
     assert!(snapshot.due);
     assert_eq!(snapshot.time_until_probe, Some(Duration::ZERO));
@@ -272,14 +279,14 @@ fn fallback_moves_to_recovering_before_a_turn_when_the_cooldown_is_over() {
     assert_eq!(
         bench.told(),
         [
-            Note::Transition {
+            PendingEvent::Transition {
                 from: FallbackState::Fallback,
                 to: FallbackState::Recovering,
                 reason: TransitionReason::CooldownOver,
                 generation: 2,
                 first: None,
             },
-            Note::ProbeStarted { generation: 2 },
+            PendingEvent::ProbeStarted { generation: 2 },
         ]
     );
 }
@@ -291,7 +298,7 @@ fn fallback_moves_to_recovering_even_before_a_turn_of_a_backup_that_was_readied(
     let now = bench.now();
     let ticket = bench
         .chain
-        .begin(&bench.rules, now, Readied::Entry(0), &mut bench.notes);
+        .begin(&bench.rules, now, Readied::Entry(0), &mut bench.events);
     assert_eq!(ticket.map(|ticket| ticket.server), Ok(A));
     let snapshot = bench.snapshot();
     assert_eq!(
@@ -306,9 +313,9 @@ fn fallback_turn_goes_to_the_first_entry_that_is_not_failed() {
     let mut bench = Bench::new();
     bench.trip();
     bench.succeeds(A);
-    bench.chain.set_disabled(0, true, &mut bench.notes);
+    bench.chain.set_disabled(0, true, &mut bench.events);
     bench.succeeds(B);
-    bench.chain.set_disabled(0, false, &mut bench.notes);
+    bench.chain.set_disabled(0, false, &mut bench.events);
     bench.fails(A);
     bench.succeeds(A);
     bench.fails(A);
@@ -341,7 +348,7 @@ fn fallback_without_a_chain_keeps_serving_the_primary_whose_results_say_nothing(
     bench.trip();
     assert_eq!(
         bench.told().last(),
-        Some(&Note::Transition {
+        Some(&PendingEvent::Transition {
             from: FallbackState::Primary,
             to: FallbackState::Fallback,
             reason: TransitionReason::FailureThreshold,
@@ -398,7 +405,7 @@ fn fallback_backup_failure_is_the_strike_of_that_entry_and_a_success_changes_not
     bench.fails(A);
     bench.fails(B);
     assert_eq!(bench.strikes(), [2, 1]);
-    let change = |entry, change, strikes| Note::Entry {
+    let change = |entry, change, strikes| PendingEvent::Entry {
         entry,
         change,
         strikes,
@@ -553,7 +560,7 @@ fn recovering_rate_limited_probe_trips_at_once_with_a_new_cooldown() {
         assert_eq!((snapshot.probe_successes, snapshot.trips), (0, 2));
         assert_eq!(
             bench.told().pop(),
-            Some(Note::Transition {
+            Some(PendingEvent::Transition {
                 from: FallbackState::Recovering,
                 to: FallbackState::Fallback,
                 reason: TransitionReason::ProbeFailed,
@@ -664,12 +671,15 @@ fn recovering_probe_shows_a_sign_of_life_to_the_nanosecond() {
     let mut bench = Bench::new();
     bench.trip().at(60);
     let probe = bench.on(PROBE);
-    let (word, until, rules) = (bench.chain.word(), bench.chain.until(), &bench.rules);
-    let end = until.as_nanos();
+    let (packed, deadline, rules) = (bench.chain.packed(), bench.chain.deadline(), &bench.rules);
+    let end = deadline.as_nanos();
     for (now, live) in [(end - 1, true), (end, false), (end + 1, false)] {
-        let now = Moment::from_nanos(now);
-        let renewed = Chain::renewed(word, until, probe, rules, now);
-        assert_eq!(renewed, live.then(|| now.after(Duration::from_secs(120))));
+        let now = Timestamp::from_nanos(now);
+        let renewed = Chain::renewed(packed, deadline, probe, rules, now);
+        assert_eq!(
+            renewed,
+            live.then(|| now.saturating_add(Duration::from_secs(120)))
+        );
     }
 }
 
@@ -718,9 +728,9 @@ fn recovering_sign_of_life_of_any_other_turn_renews_nothing() {
     assert!(bench.renew(next));
     assert_eq!(bench.snapshot().lease_left, Some(Duration::from_secs(120)));
     // Whatever an entry's change does to the word.
-    bench.chain.set_disabled(0, true, &mut bench.notes);
+    bench.chain.set_disabled(0, true, &mut bench.events);
     assert!(bench.renew(next));
-    bench.chain.set_disabled(1, true, &mut bench.notes);
+    bench.chain.set_disabled(1, true, &mut bench.events);
     assert!(bench.renew(next));
 }
 
@@ -737,18 +747,18 @@ fn recovering_sign_of_life_after_the_verdict_renews_nothing() {
         bench.trip().at(60);
         let probe = bench.on(PROBE);
         bench.record(probe, outcome);
-        let until = bench.chain.until();
-        let (word, now) = (bench.chain.word(), bench.now());
-        let renewed = Chain::renewed(word, until, probe, &bench.rules, now);
+        let deadline = bench.chain.deadline();
+        let (packed, now) = (bench.chain.packed(), bench.now());
+        let renewed = Chain::renewed(packed, deadline, probe, &bench.rules, now);
         assert_eq!(renewed, None, "{outcome:?}");
     }
     let mut bench = Bench::new();
     bench.trip().at(60);
     let probe = bench.on(PROBE);
     let now = bench.now();
-    bench.chain.reset(&bench.rules, now, &mut bench.notes);
+    bench.chain.reset(&bench.rules, now, &mut bench.events);
     assert!(!bench.renew(probe));
-    assert_eq!(bench.chain.until(), Moment::NEVER);
+    assert_eq!(bench.chain.deadline(), Timestamp::NEVER);
 }
 
 #[test]
@@ -775,11 +785,11 @@ fn recovering_lease_over_without_any_cooldown_leaves_a_moment_that_no_late_frame
         let stale = bench.on(PRIMARY);
         bench.trip();
         let hung = bench.on(PROBE);
-        let end = bench.chain.until();
+        let end = bench.chain.deadline();
         // Whoever notices it at once, and is not the next probe.
         bench.at(120);
         assert_eq!(bench.record(stale, outcome), Recorded::Stale);
-        assert!(bench.chain.until() < end, "{outcome:?}");
+        assert!(bench.chain.deadline() < end, "{outcome:?}");
         assert!(bench.snapshot().due);
         assert!(!bench.renew(hung));
         bench.on(PROBE);
@@ -802,7 +812,7 @@ fn recovering_lease_over_is_a_transient_failure_however_late_it_is_noticed() {
     assert!(snapshot.due);
     assert_eq!(bench.record(probe, Outcome::Success), Recorded::Stale);
     assert_eq!(bench.snapshot(), snapshot);
-    assert_eq!(bench.told(), [Note::LeaseExpired { generation: 2 }]);
+    assert_eq!(bench.told(), [PendingEvent::LeaseExpired { generation: 2 }]);
     let next = bench.on(PROBE);
     bench.at(1000);
     let another = bench.on(PROBE);
@@ -900,7 +910,7 @@ fn any_failure_of_a_backup_that_was_readied_is_its_strike_in_state_primary_too()
     let now = bench.now();
     let ticket = bench
         .chain
-        .begin(&bench.rules, now, Readied::Entry(1), &mut bench.notes)
+        .begin(&bench.rules, now, Readied::Entry(1), &mut bench.events)
         .unwrap();
     assert_eq!(ticket.server, B);
     bench.record(ticket, Failure::transient());
@@ -936,7 +946,7 @@ fn any_spent_entry_has_a_fresh_budget_after_its_time_on_the_bench() {
     bench.succeeds(A);
     assert_eq!(
         bench.told(),
-        [Note::Entry {
+        [PendingEvent::Entry {
             entry: 0,
             change: EntryChange::Restored,
             strikes: 0
@@ -967,11 +977,11 @@ fn any_reset_is_a_new_life_and_keeps_what_is_disabled() {
     bench.trip();
     let backup = bench.on(A);
     bench.fails(A);
-    bench.chain.set_disabled(1, true, &mut bench.notes);
+    bench.chain.set_disabled(1, true, &mut bench.events);
     bench.at(60);
     let probe = bench.on(PROBE);
     let now = bench.now();
-    bench.chain.reset(&bench.rules, now, &mut bench.notes);
+    bench.chain.reset(&bench.rules, now, &mut bench.events);
     let fresh = bench.snapshot();
     assert_eq!(fresh.state, FallbackState::Primary);
     assert!(!fresh.fallback_activated);
@@ -1024,7 +1034,7 @@ fn a_caller_with_nothing_ready_is_served_by_an_entry_or_not_at_all() {
         let now = bench.now();
         bench
             .chain
-            .begin(&bench.rules, now, Readied::Nothing, &mut bench.notes)
+            .begin(&bench.rules, now, Readied::Nothing, &mut bench.events)
             .map(|ticket| ticket.server)
     };
     assert_eq!(begin(&mut bench), Err(Denied::NOT_READY));
@@ -1046,18 +1056,18 @@ fn a_turn_goes_on_to_the_next_live_entry_only() {
     assert_eq!(go_on(&bench, PRIMARY), Some(A));
     assert_eq!(go_on(&bench, A), Some(B));
     assert_eq!(go_on(&bench, B), None);
-    bench.chain.set_disabled(0, true, &mut bench.notes);
+    bench.chain.set_disabled(0, true, &mut bench.events);
     assert_eq!(go_on(&bench, PROBE), Some(B));
 }
 
 #[test]
 fn the_word_tells_waiters_of_every_transition_and_of_every_change_of_the_liveness_of_an_entry() {
     let mut bench = Bench::with(|rules| rules.bench = Some(Duration::from_secs(30)));
-    let mut seen = bench.chain.word();
+    let mut seen = bench.chain.packed();
     let mut told = |bench: &Bench| {
-        let word = bench.chain.word();
-        let differs = seen.differs_for_waiters(word);
-        seen = word;
+        let packed = bench.chain.packed();
+        let differs = seen.differs_for_waiters(packed);
+        seen = packed;
         differs
     };
     bench.fails(PRIMARY);
@@ -1069,11 +1079,11 @@ fn the_word_tells_waiters_of_every_transition_and_of_every_change_of_the_livenes
     assert!(!told(&bench));
     bench.fails(A);
     assert!(told(&bench), "spent");
-    bench.chain.set_disabled(1, true, &mut bench.notes);
+    bench.chain.set_disabled(1, true, &mut bench.events);
     assert!(told(&bench), "disabled");
-    bench.chain.set_disabled(1, true, &mut bench.notes);
+    bench.chain.set_disabled(1, true, &mut bench.events);
     assert!(!told(&bench), "nothing new");
-    bench.chain.set_disabled(1, false, &mut bench.notes);
+    bench.chain.set_disabled(1, false, &mut bench.events);
     assert!(told(&bench), "enabled");
     bench.turn(B, Failure::fatal());
     assert!(told(&bench), "spent");
@@ -1099,29 +1109,35 @@ fn a_verdict_is_counted_in_the_word_alone_exactly_where_the_machine_would_change
                 bench.fails(PRIMARY);
             }
             let ticket = bench.on(PRIMARY);
-            let glance = Chain::glance(bench.chain.word()).unwrap();
-            assert_eq!(glance.server, ticket.server);
-            assert_eq!(glance.since.generation(), ticket.since.generation());
-            let word = bench.chain.word();
-            let short = Chain::shortcut(word, ticket, outcome, &bench.rules);
+            let begin_lock_free = Chain::begin_lock_free(bench.chain.packed()).unwrap();
+            assert_eq!(begin_lock_free.server, ticket.server);
+            assert_eq!(
+                begin_lock_free.since.generation(),
+                ticket.since.generation()
+            );
+            let packed = bench.chain.packed();
+            let short = Chain::record_lock_free(packed, ticket, outcome, &bench.rules);
             let (generation, hint) = (bench.chain.generation, bench.chain.hint);
             bench.record(ticket, outcome);
             let plain = (generation, hint) == (bench.chain.generation, bench.chain.hint);
             assert_eq!(
                 short,
-                plain.then(|| bench.chain.word()),
+                plain.then(|| bench.chain.packed()),
                 "{failures} {outcome:?}"
             );
             for server in [PROBE, ASIDE, A] {
                 let ticket = Ticket { server, ..ticket };
-                assert_eq!(Chain::shortcut(word, ticket, outcome, &bench.rules), None);
+                assert_eq!(
+                    Chain::record_lock_free(packed, ticket, outcome, &bench.rules),
+                    None
+                );
             }
         }
     }
     let mut bench = Bench::new();
     bench.trip();
-    assert_eq!(Chain::glance(bench.chain.word()), None);
-    assert_eq!(Chain::glance(Word::BUSY), None);
+    assert_eq!(Chain::begin_lock_free(bench.chain.packed()), None);
+    assert_eq!(Chain::begin_lock_free(PackedState::BUSY), None);
 }
 
 #[test]
@@ -1129,8 +1145,8 @@ fn a_hint_that_was_heard_sees_every_result_and_so_does_every_phase_but_the_prima
     let mut bench = Bench::new();
     let ticket = bench.on(PRIMARY);
     let counted = |bench: &Bench, outcome| {
-        let word = bench.chain.word();
-        Chain::shortcut(word, ticket, outcome, &bench.rules).is_some()
+        let packed = bench.chain.packed();
+        Chain::record_lock_free(packed, ticket, outcome, &bench.rules).is_some()
     };
     assert!(counted(&bench, Outcome::Success));
     bench.turn(PRIMARY, rate_limited(200));
@@ -1139,7 +1155,7 @@ fn a_hint_that_was_heard_sees_every_result_and_so_does_every_phase_but_the_prima
     bench.succeeds(PRIMARY);
     assert!(counted(&bench, Outcome::Success));
 
-    let is_clean = |bench: &Bench| bench.chain.word().is_clean_in(bench.chain.generation);
+    let is_clean = |bench: &Bench| bench.chain.packed().is_clean_in(bench.chain.generation);
     assert!(is_clean(&bench));
     bench.trip();
     assert!(!is_clean(&bench), "fallback");
@@ -1152,14 +1168,14 @@ fn a_hint_that_was_heard_sees_every_result_and_so_does_every_phase_but_the_prima
 #[test]
 fn the_moment_beside_the_word_is_when_its_phase_runs_out() {
     let mut bench = Bench::new();
-    let seconds = |seconds| Moment::START.after(Duration::from_secs(seconds));
-    assert_eq!(bench.chain.until(), Moment::NEVER);
+    let seconds = |seconds| Timestamp::START.saturating_add(Duration::from_secs(seconds));
+    assert_eq!(bench.chain.deadline(), Timestamp::NEVER);
     bench.trip();
-    assert_eq!(bench.chain.until(), seconds(60));
+    assert_eq!(bench.chain.deadline(), seconds(60));
     let probe = bench.at(70).on(PROBE);
-    assert_eq!(bench.chain.until(), seconds(190));
+    assert_eq!(bench.chain.deadline(), seconds(190));
     bench.record(probe, Outcome::Neutral);
-    assert_eq!(bench.chain.until(), Moment::NEVER);
+    assert_eq!(bench.chain.deadline(), Timestamp::NEVER);
 }
 
 #[test]
@@ -1213,16 +1229,16 @@ fn the_outage_of_the_modules_documentation_goes_as_it_is_told_there() {
 #[test]
 fn a_streak_that_is_full_in_the_word_is_counted_by_the_machine() {
     let mut bench = Bench::with(|rules| rules.trip_threshold = u32::MAX);
-    bench.chain.streak = Word::FULL - 1;
-    for streak in Word::FULL..Word::FULL + 3 {
-        let word = bench.chain.word();
-        bench.chain.adopt(word, bench.chain.until());
+    bench.chain.streak = PackedState::FULL - 1;
+    for streak in PackedState::FULL..PackedState::FULL + 3 {
+        let packed = bench.chain.packed();
+        bench.chain.take_over(packed, bench.chain.deadline());
         bench.fails(PRIMARY);
         assert_eq!(bench.snapshot().consecutive_failures, streak);
     }
     bench
         .chain
-        .adopt(Word::new(0, 0).with_streak(7), Moment::NEVER);
+        .take_over(PackedState::new(0, 0).with_streak(7), Timestamp::NEVER);
     assert_eq!(bench.snapshot().consecutive_failures, 7);
 }
 

@@ -22,17 +22,24 @@
 //! Every transition begins a new generation. Only a probe is ever admitted in a generation that is half-open, and nobody in one
 //! that is open, so a result's generation alone says what it may do.
 
+mod window;
+
 use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher;
 use std::time::Duration;
 
+use self::window::Tally;
+pub use self::window::Window;
 use super::WhenOpen;
-use super::window::{Tally, Window};
-use crate::clock::{Moment, nanos};
-use crate::event::{Event, State, TransitionReason};
-use crate::machine::{Machine, Notes, Rest, Word};
-use crate::outcome::{Cancelled, Failure, FailureKind, Outcome, Recorded};
-use crate::refusal::{Denied, Reason};
+use crate::machinery::clock::{Timestamp, nanos};
+use crate::machinery::cooldown::{restarted, retry_deadline};
+use crate::machinery::denied::Denied;
+use crate::machinery::event_queue::EventQueue;
+use crate::machinery::machine::{Machine, Retention};
+use crate::machinery::packed_state::PackedState;
+use crate::vocabulary::Reason;
+use crate::vocabulary::{Cancelled, Failure, FailureKind, Outcome, Recorded};
+use crate::vocabulary::{Event, State, TransitionReason};
 
 /// How a circuit decides.
 #[derive(Clone, Debug)]
@@ -93,7 +100,7 @@ impl Rules {
     }
 
     /// Whether the failure rate, if one is set, calls for a trip.
-    fn rate_is_reached(&self, tally: Option<&Tally>, now: Moment) -> bool {
+    fn rate_is_reached(&self, tally: Option<&Tally>, now: Timestamp) -> bool {
         let (Some(rate), Some(tally)) = (self.rate, tally) else {
             return false;
         };
@@ -135,8 +142,8 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    fn of(word: Word) -> Self {
-        match word.phase() {
+    fn of(packed: PackedState) -> Self {
+        match packed.phase() {
             0 => Phase::Closed,
             1 => Phase::Vacant,
             2 => Phase::Probing,
@@ -164,9 +171,9 @@ pub(super) struct Ticket {
 impl Ticket {
     /// The ticket of a call that `word` lets through with all others.
     #[inline]
-    pub(super) fn ordinary(word: Word) -> Self {
+    pub(super) fn ordinary(packed: PackedState) -> Self {
         Self {
-            generation: word.generation(),
+            generation: packed.generation(),
             role: Role::Ordinary,
         }
     }
@@ -181,7 +188,7 @@ pub(super) enum Role {
 
 /// What the circuit leaves for observers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Note {
+pub(crate) enum PendingEvent {
     Transition {
         from: State,
         to: State,
@@ -221,12 +228,12 @@ pub struct CircuitBreakerSnapshot {
 pub(crate) struct Circuit {
     generation: u32,
     phase: Phase,
-    /// The deadline of the phase; [`Moment::NEVER`] where it has none.
-    until: Moment,
+    /// The deadline of the phase; [`Timestamp::NEVER`] where it has none.
+    deadline: Timestamp,
     streak: u32,
     last: Option<FailureKind>,
-    /// Until when a failure of this streak asked to be left alone; [`Moment::START`] if none did.
-    hint: Moment,
+    /// Until when a failure of this streak asked to be left alone; [`Timestamp::START`] if none did.
+    hint: Timestamp,
     /// The cooldown of the present opening, jitter included; a late failure restarts it.
     cooldown: Duration,
     /// The cooldown of the next opening, jitter left aside.
@@ -245,10 +252,10 @@ impl Circuit {
         Self {
             generation: 0,
             phase: Phase::Closed,
-            until: Moment::NEVER,
+            deadline: Timestamp::NEVER,
             streak: 0,
             last: None,
-            hint: Moment::START,
+            hint: Timestamp::START,
             cooldown: Duration::ZERO,
             next: rules.recovery_duration,
             successes: 0,
@@ -265,20 +272,20 @@ impl Circuit {
     pub(super) fn try_acquire(
         &mut self,
         rules: &Rules,
-        now: Moment,
-        notes: &mut Notes<Note>,
+        now: Timestamp,
+        events: &mut EventQueue<PendingEvent>,
     ) -> Result<Ticket, Denied> {
-        self.expire(rules, now, notes);
-        match Self::answer(self.phase, self.until, self.last, now) {
+        self.expire(rules, now, events);
+        match Self::answer(self.phase, self.deadline, self.last, now) {
             Err(denied) => Err(denied),
             Ok(Role::Ordinary) => Ok(self.ticket(Role::Ordinary)),
             Ok(Role::Probe) => {
                 if self.phase == Phase::Open {
-                    self.go(Phase::Probing, TransitionReason::CooldownOver, notes);
+                    self.go(Phase::Probing, TransitionReason::CooldownOver, events);
                 }
                 self.phase = Phase::Probing;
-                self.until = now.after(rules.probe_timeout);
-                notes.push(Note::ProbeStarted {
+                self.deadline = now.saturating_add(rules.probe_timeout);
+                events.push(PendingEvent::ProbeStarted {
                     generation: self.generation,
                 });
                 Ok(self.ticket(Role::Probe))
@@ -287,57 +294,57 @@ impl Circuit {
     }
 
     /// The oracle: what the gate would answer, with nothing changed.
-    pub(super) fn would_allow(&self, rules: &Rules, now: Moment) -> Result<(), Denied> {
-        let (phase, until) = self.at(rules, now);
-        Self::answer(phase, until, self.last_at(phase), now).map(|_| ())
+    pub(super) fn would_allow(&self, rules: &Rules, now: Timestamp) -> Result<(), Denied> {
+        let (phase, deadline) = self.at(rules, now);
+        Self::answer(phase, deadline, self.last_at(phase), now).map(|_| ())
     }
 
     /// The oracle again, for callers without the lock, from the word and its moment alone. `None` if the machine must be asked.
-    pub(super) fn glance(
-        word: Word,
-        until: impl FnOnce() -> Option<Moment>,
-        now: impl FnOnce() -> Moment,
+    pub(super) fn try_acquire_lock_free(
+        packed: PackedState,
+        deadline: impl FnOnce() -> Option<Timestamp>,
+        now: impl FnOnce() -> Timestamp,
     ) -> Option<Result<Ticket, Denied>> {
-        if word.is_busy() {
+        if packed.is_busy() {
             return None;
         }
-        let phase = Phase::of(word);
+        let phase = Phase::of(packed);
         let role = match phase {
             Phase::Closed => Role::Ordinary,
             Phase::Vacant => return None,
             Phase::Open | Phase::Probing | Phase::Forced => {
-                match Self::answer(phase, until()?, word.last(), now()) {
+                match Self::answer(phase, deadline()?, packed.last(), now()) {
                     Err(denied) if denied.wait != Some(Duration::ZERO) => return Some(Err(denied)),
                     // Due, or the lease is over: the machine has to move.
                     _ => return None,
                 }
             }
         };
-        let generation = word.generation();
+        let generation = packed.generation();
         Some(Ok(Ticket { generation, role }))
     }
 
     /// Whether `word` is open, so that its moment is when a probe may go. A busy word says no.
     #[inline]
-    pub(super) fn is_open(word: Word) -> bool {
-        word.phase() & Phase::Open as u8 != 0
+    pub(super) fn is_open(packed: PackedState) -> bool {
+        packed.phase() & Phase::Open as u8 != 0
     }
 
     fn answer(
         phase: Phase,
-        until: Moment,
+        deadline: Timestamp,
         last: Option<FailureKind>,
-        now: Moment,
+        now: Timestamp,
     ) -> Result<Role, Denied> {
         let reason = match phase {
             Phase::Closed => return Ok(Role::Ordinary),
             Phase::Vacant => return Ok(Role::Probe),
-            Phase::Open if now >= until => return Ok(Role::Probe),
+            Phase::Open if now >= deadline => return Ok(Role::Probe),
             Phase::Open => Reason::CircuitOpen,
             Phase::Probing => Reason::ProbeInFlight,
             Phase::Forced => Reason::ForcedOpen,
         };
-        let wait = until.left(now);
+        let wait = deadline.remaining(now);
         Err(Denied { reason, wait, last })
     }
 
@@ -350,18 +357,18 @@ impl Circuit {
 
     /// What a verdict changes if that is the streak and the last failure alone; `None` if the machine must be asked.
     #[inline]
-    pub(super) fn shortcut(
-        word: Word,
+    pub(super) fn record_lock_free(
+        packed: PackedState,
         ticket: Ticket,
         outcome: Outcome,
         rules: &Rules,
-    ) -> Option<Word> {
-        if !word.is_plain_in(ticket.generation) {
+    ) -> Option<PackedState> {
+        if !packed.is_lock_free_in(ticket.generation) {
             return None;
         }
         match outcome {
             Outcome::Failure(failure) if !failure.is_plain() => None,
-            _ => word.counting(outcome, rules.failure_threshold),
+            _ => packed.counting(outcome, rules.failure_threshold),
         }
     }
 
@@ -369,37 +376,43 @@ impl Circuit {
     /// over.
     #[cfg(any(feature = "http", test, tower_breaker_loom))]
     pub(super) fn renewed(
-        word: Word,
-        until: Moment,
+        packed: PackedState,
+        deadline: Timestamp,
         ticket: Ticket,
         rules: &Rules,
-        now: Moment,
-    ) -> Option<Moment> {
-        let out = Phase::of(word) == Phase::Probing && word.generation() == ticket.generation;
-        (out && now < until).then(|| now.after(rules.probe_timeout))
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        let out = Phase::of(packed) == Phase::Probing && packed.generation() == ticket.generation;
+        (out && now < deadline).then(|| now.saturating_add(rules.probe_timeout))
     }
 
     /// Takes a verdict, already judged by the rules.
     pub(super) fn record(
         &mut self,
         rules: &Rules,
-        now: Moment,
+        now: Timestamp,
         ticket: Ticket,
         outcome: Outcome,
-        notes: &mut Notes<Note>,
+        events: &mut EventQueue<PendingEvent>,
     ) -> Recorded {
-        self.expire(rules, now, notes);
+        self.expire(rules, now, events);
         if ticket.generation == self.generation {
             match self.phase {
-                Phase::Closed => self.record_ordinary(rules, now, outcome, notes),
+                Phase::Closed => self.record_ordinary(rules, now, outcome, events),
                 // The only call in flight in this generation is the probe.
-                _ => self.record_probe(rules, now, outcome, notes),
+                _ => self.record_probe(rules, now, outcome, events),
             }
             return Recorded::Applied;
         }
         if let (Phase::Open, Outcome::Failure(failure)) = (self.phase, outcome) {
             self.last = Some(failure.kind());
-            self.until = failure.restarts(self.until, now, self.cooldown, rules.retry_after_cap);
+            self.deadline = restarted(
+                failure,
+                self.deadline,
+                now,
+                self.cooldown,
+                rules.retry_after_cap,
+            );
         }
         Recorded::Stale
     }
@@ -407,15 +420,15 @@ impl Circuit {
     fn record_ordinary(
         &mut self,
         rules: &Rules,
-        now: Moment,
+        now: Timestamp,
         outcome: Outcome,
-        notes: &mut Notes<Note>,
+        events: &mut EventQueue<PendingEvent>,
     ) {
         let failure = match outcome {
             Outcome::Neutral => return,
             Outcome::Success => {
                 self.streak = 0;
-                self.hint = Moment::START;
+                self.hint = Timestamp::START;
                 None
             }
             Outcome::Failure(failure) => {
@@ -423,7 +436,7 @@ impl Circuit {
                 self.last = Some(failure.kind());
                 self.hint = self
                     .hint
-                    .max(failure.asked_until(now, rules.retry_after_cap));
+                    .max(retry_deadline(failure, now, rules.retry_after_cap));
                 Some(failure)
             }
         };
@@ -436,15 +449,15 @@ impl Circuit {
             _ if rules.rate_is_reached(self.tally.as_deref(), now) => TransitionReason::FailureRate,
             _ => return,
         };
-        self.trip(rules, now, reason, notes);
+        self.trip(rules, now, reason, events);
     }
 
     fn record_probe(
         &mut self,
         rules: &Rules,
-        now: Moment,
+        now: Timestamp,
         outcome: Outcome,
-        notes: &mut Notes<Note>,
+        events: &mut EventQueue<PendingEvent>,
     ) {
         match outcome {
             Outcome::Neutral => self.vacate(),
@@ -454,57 +467,67 @@ impl Circuit {
                     self.vacate();
                 } else {
                     self.clear(rules);
-                    self.go(Phase::Closed, TransitionReason::ProbeSucceeded, notes);
+                    self.go(Phase::Closed, TransitionReason::ProbeSucceeded, events);
                 }
             }
             Outcome::Failure(failure) => {
                 self.last = Some(failure.kind());
-                self.hint = failure.asked_until(now, rules.retry_after_cap);
-                self.trip(rules, now, TransitionReason::ProbeFailed, notes);
+                self.hint = retry_deadline(failure, now, rules.retry_after_cap);
+                self.trip(rules, now, TransitionReason::ProbeFailed, events);
             }
         }
     }
 
     fn vacate(&mut self) {
         self.phase = Phase::Vacant;
-        self.until = Moment::NEVER;
+        self.deadline = Timestamp::NEVER;
     }
 
     // ===== by hand =====
 
-    pub(super) fn force_open(&mut self, rules: &Rules, now: Moment, notes: &mut Notes<Note>) {
-        self.expire(rules, now, notes);
+    pub(super) fn force_open(
+        &mut self,
+        rules: &Rules,
+        now: Timestamp,
+        events: &mut EventQueue<PendingEvent>,
+    ) {
+        self.expire(rules, now, events);
         if self.phase != Phase::Forced {
-            self.until = Moment::NEVER;
+            self.deadline = Timestamp::NEVER;
             self.trips += u64::from(self.phase.state() != State::Open);
-            self.go(Phase::Forced, TransitionReason::ForcedOpen, notes);
+            self.go(Phase::Forced, TransitionReason::ForcedOpen, events);
         }
     }
 
-    pub(super) fn reset(&mut self, rules: &Rules, now: Moment, notes: &mut Notes<Note>) {
-        self.expire(rules, now, notes);
+    pub(super) fn reset(
+        &mut self,
+        rules: &Rules,
+        now: Timestamp,
+        events: &mut EventQueue<PendingEvent>,
+    ) {
+        self.expire(rules, now, events);
         self.clear(rules);
         self.last = None;
         self.trips = 0;
-        self.go(Phase::Closed, TransitionReason::Reset, notes);
+        self.go(Phase::Closed, TransitionReason::Reset, events);
     }
 
     pub(super) fn snapshot(
         &self,
-        word: Word,
+        packed: PackedState,
         rules: &Rules,
-        now: Moment,
+        now: Timestamp,
     ) -> CircuitBreakerSnapshot {
-        let (phase, until) = self.at(rules, now);
+        let (phase, deadline) = self.at(rules, now);
         CircuitBreakerSnapshot {
             state: phase.state(),
-            due: phase == Phase::Open && now >= until,
+            due: phase == Phase::Open && now >= deadline,
             forced: phase == Phase::Forced,
-            streak: word.streak_or(self.streak),
-            time_left: until.left(now),
+            streak: packed.streak_or(self.streak),
+            time_left: deadline.remaining(now),
             trips: self.trips + u64::from(phase != self.phase),
             last_failure: if phase == self.phase {
-                word.last()
+                packed.last()
             } else {
                 self.last_at(phase)
             },
@@ -514,11 +537,14 @@ impl Circuit {
     // ===== how it moves =====
 
     /// The phase and its deadline as they are at `now`, a lease that is over taken into account.
-    fn at(&self, rules: &Rules, now: Moment) -> (Phase, Moment) {
-        if self.phase == Phase::Probing && now >= self.until {
-            return (Phase::Open, self.until.after(self.next_cooldown(rules)));
+    fn at(&self, rules: &Rules, now: Timestamp) -> (Phase, Timestamp) {
+        if self.phase == Phase::Probing && now >= self.deadline {
+            return (
+                Phase::Open,
+                self.deadline.saturating_add(self.next_cooldown(rules)),
+            );
         }
-        (self.phase, self.until)
+        (self.phase, self.deadline)
     }
 
     /// The last failure, if the phase is as [`at`](Self::at) found it: a lease that is over is a failure.
@@ -531,16 +557,21 @@ impl Circuit {
     }
 
     /// Notices that the lease is over.
-    pub(super) fn expire(&mut self, rules: &Rules, now: Moment, notes: &mut Notes<Note>) {
-        if self.phase == Phase::Probing && now >= self.until {
-            notes.push(Note::LeaseExpired {
+    pub(super) fn expire(
+        &mut self,
+        rules: &Rules,
+        now: Timestamp,
+        events: &mut EventQueue<PendingEvent>,
+    ) {
+        if self.phase == Phase::Probing && now >= self.deadline {
+            events.push(PendingEvent::LeaseExpired {
                 generation: self.generation,
             });
             self.last = Some(FailureKind::Transient);
-            let end = self.until;
-            self.trip(rules, end, TransitionReason::LeaseExpired, notes);
+            let end = self.deadline;
+            self.trip(rules, end, TransitionReason::LeaseExpired, events);
             // The same without a cooldown, when a probe is due: a frame that comes late must not take it for its lease's end.
-            self.until = self.until.unlike(end);
+            self.deadline = self.deadline.distinct_from(end);
         }
     }
 
@@ -548,17 +579,17 @@ impl Circuit {
     fn trip(
         &mut self,
         rules: &Rules,
-        at: Moment,
+        at: Timestamp,
         reason: TransitionReason,
-        notes: &mut Notes<Note>,
+        events: &mut EventQueue<PendingEvent>,
     ) {
         self.cooldown = self.next_cooldown(rules);
-        self.until = at.after(self.cooldown).max(self.hint);
-        self.hint = Moment::START;
+        self.deadline = at.saturating_add(self.cooldown).max(self.hint);
+        self.hint = Timestamp::START;
         self.next = rules.grow(self.next);
         self.successes = 0;
         self.trips += 1;
-        self.go(Phase::Open, reason, notes);
+        self.go(Phase::Open, reason, events);
     }
 
     /// The cooldown of the next opening. The same question has the same answer until the circuit trips.
@@ -568,9 +599,9 @@ impl Circuit {
 
     /// Forgets the streak, the hints, the growth of the cooldown and the window.
     fn clear(&mut self, rules: &Rules) {
-        self.until = Moment::NEVER;
+        self.deadline = Timestamp::NEVER;
         self.streak = 0;
-        self.hint = Moment::START;
+        self.hint = Timestamp::START;
         self.cooldown = Duration::ZERO;
         self.next = rules.recovery_duration;
         self.successes = 0;
@@ -579,11 +610,11 @@ impl Circuit {
         }
     }
 
-    fn go(&mut self, to: Phase, reason: TransitionReason, notes: &mut Notes<Note>) {
+    fn go(&mut self, to: Phase, reason: TransitionReason, events: &mut EventQueue<PendingEvent>) {
         let from = self.phase.state();
         self.phase = to;
         self.generation = self.generation.wrapping_add(1);
-        notes.push(Note::Transition {
+        events.push(PendingEvent::Transition {
             from,
             to: to.state(),
             reason,
@@ -630,48 +661,50 @@ fn times(duration: Duration, factor: f64) -> Duration {
 
 impl Machine for Circuit {
     type Rules = Rules;
-    type Note = Note;
+    type Pending = PendingEvent;
 
-    fn word(&self) -> Word {
+    fn packed(&self) -> PackedState {
         // A hint that was heard, or a window, has to see every result.
         let plain =
-            self.phase == Phase::Closed && self.hint == Moment::START && self.tally.is_none();
-        Word::new(self.generation, self.phase as u8)
+            self.phase == Phase::Closed && self.hint == Timestamp::START && self.tally.is_none();
+        PackedState::new(self.generation, self.phase as u8)
             .with_last(self.last)
             .with_streak(self.streak)
-            .plain(plain)
+            .lock_free(plain)
             .timed(self.timed)
     }
 
-    fn until(&self) -> Moment {
-        self.until
+    fn deadline(&self) -> Timestamp {
+        self.deadline
     }
 
-    fn adopt(&mut self, word: Word, until: Moment) {
-        self.streak = word.streak_or(self.streak);
-        self.last = word.last();
+    fn take_over(&mut self, packed: PackedState, deadline: Timestamp) {
+        self.streak = packed.streak_or(self.streak);
+        self.last = packed.last();
         if self.phase == Phase::Probing {
-            self.until = until;
+            self.deadline = deadline;
         }
     }
 
-    fn rest(&self, rules: &Rules, now: Moment) -> Rest {
+    fn retention(&self, rules: &Rules, now: Timestamp) -> Retention {
         match self.at(rules, now) {
-            (Phase::Closed, _) if self.streak == 0 && !self.tally_has_failures(now) => Rest::Clean,
-            (Phase::Closed | Phase::Vacant, _) => Rest::Unclean,
-            (Phase::Open, until) if now >= until => Rest::Unclean,
-            (Phase::Open | Phase::Probing | Phase::Forced, _) => Rest::Live,
+            (Phase::Closed, _) if self.streak == 0 && !self.tally_has_failures(now) => {
+                Retention::Clean
+            }
+            (Phase::Closed | Phase::Vacant, _) => Retention::Unclean,
+            (Phase::Open, deadline) if now >= deadline => Retention::Unclean,
+            (Phase::Open | Phase::Probing | Phase::Forced, _) => Retention::Live,
         }
     }
 
-    fn live_until(&self, rules: &Rules, now: Moment) -> Moment {
+    fn live_until(&self, rules: &Rules, now: Timestamp) -> Timestamp {
         // A lease that is over was followed by a cooldown, noticed or not.
         self.at(rules, now).1
     }
 
-    fn event<'a>(note: Note, name: Option<&'a str>, rules: &Rules) -> Event<'a> {
-        match note {
-            Note::Transition {
+    fn event<'a>(pending: PendingEvent, name: Option<&'a str>, rules: &Rules) -> Event<'a> {
+        match pending {
+            PendingEvent::Transition {
                 from,
                 to,
                 reason,
@@ -683,18 +716,18 @@ impl Machine for Circuit {
                 reason,
                 generation,
             },
-            Note::ProbeStarted { generation } => Event::ProbeStarted {
+            PendingEvent::ProbeStarted { generation } => Event::ProbeStarted {
                 name,
                 generation,
                 lease: rules.probe_timeout,
             },
-            Note::LeaseExpired { generation } => Event::LeaseExpired { name, generation },
+            PendingEvent::LeaseExpired { generation } => Event::LeaseExpired { name, generation },
         }
     }
 }
 
 impl Circuit {
-    fn tally_has_failures(&self, now: Moment) -> bool {
+    fn tally_has_failures(&self, now: Timestamp) -> bool {
         self.tally
             .as_ref()
             .is_some_and(|tally| tally.totals(now).1 > 0)

@@ -6,11 +6,11 @@ use tokio::time::Instant;
 
 /// An instant, in nanoseconds since its layer was made; half the size of an `Instant`, and fit for an atomic.
 ///
-/// Sums saturate at [`Moment::NEVER`], 584 years away, which no clock reaches.
+/// Sums saturate at [`Timestamp::NEVER`], 584 years away, which no clock reaches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Moment(u64);
+pub(crate) struct Timestamp(u64);
 
-impl Moment {
+impl Timestamp {
     pub(crate) const START: Self = Self(0);
     pub(crate) const NEVER: Self = Self(u64::MAX);
 
@@ -24,12 +24,12 @@ impl Moment {
 
     /// This moment and `wait` more.
     #[inline]
-    pub(crate) fn after(self, wait: Duration) -> Self {
+    pub(crate) fn saturating_add(self, wait: Duration) -> Self {
         Self(self.0.saturating_add(nanos(wait)))
     }
 
     /// This moment; but if it is `other`, the one just before. For two moments that are past, and have to differ where they are compared alone.
-    pub(crate) fn unlike(self, other: Self) -> Self {
+    pub(crate) fn distinct_from(self, other: Self) -> Self {
         if self == other {
             Self(self.0.saturating_sub(1))
         } else {
@@ -39,19 +39,19 @@ impl Moment {
 
     /// How much time passed since `earlier`.
     #[inline]
-    pub(crate) fn since(self, earlier: Self) -> Duration {
+    pub(crate) fn duration_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
     /// How long it is from `now` to this moment; `None` if it never comes.
     #[inline]
-    pub(crate) fn left(self, now: Self) -> Option<Duration> {
-        (self != Self::NEVER).then(|| self.since(now))
+    pub(crate) fn remaining(self, now: Self) -> Option<Duration> {
+        (self != Self::NEVER).then(|| self.duration_since(now))
     }
 
     /// The same in nanoseconds: zero when past, and `u64::MAX` if it never comes.
     #[inline]
-    pub(crate) const fn nanos_left(self, now: Self) -> u64 {
+    pub(crate) const fn nanos_remaining(self, now: Self) -> u64 {
         if self.0 == Self::NEVER.0 {
             return u64::MAX;
         }
@@ -82,26 +82,26 @@ impl Clock {
 
     #[allow(clippy::inline_always)] // Two calls are in it already.
     #[inline(always)]
-    pub(crate) fn now(&self) -> Moment {
+    pub(crate) fn now(&self) -> Timestamp {
         #[cfg(test)]
         reads::count();
         let Some(passed) = Instant::now().checked_duration_since(self.epoch) else {
-            return Moment::START;
+            return Timestamp::START;
         };
         // With a sign, since then the product itself tells whether it fits, and the sum does. No two instants are more seconds apart.
         #[allow(clippy::cast_possible_wrap, clippy::cast_sign_loss)]
         match (passed.as_secs() as i64).checked_mul(1_000_000_000) {
-            Some(nanos) => Moment(nanos as u64 + u64::from(passed.subsec_nanos())),
+            Some(nanos) => Timestamp(nanos as u64 + u64::from(passed.subsec_nanos())),
             None => stopped(),
         }
     }
 }
 
-/// The time from 292 years on, a second short of [`Moment::NEVER`]. Out of line, since it is never read.
+/// The time from 292 years on, a second short of [`Timestamp::NEVER`]. Out of line, since it is never read.
 #[cold]
 #[inline(never)]
-fn stopped() -> Moment {
-    Moment(Moment::NEVER.0 - 1_000_000_000)
+fn stopped() -> Timestamp {
+    Timestamp(Timestamp::NEVER.0 - 1_000_000_000)
 }
 
 /// Counts clock reads, so that tests can bound them.
@@ -130,57 +130,69 @@ mod tests {
 
     #[test]
     fn sums_saturate_and_never_stays_never() {
-        let second = Moment::START.after(Duration::from_secs(1));
-        assert_eq!(second, Moment::from_nanos(1_000_000_000));
+        let second = Timestamp::START.saturating_add(Duration::from_secs(1));
+        assert_eq!(second, Timestamp::from_nanos(1_000_000_000));
         assert_eq!(second.as_nanos(), 1_000_000_000);
-        assert_eq!(second.after(Duration::MAX), Moment::NEVER);
-        assert_eq!(Moment::NEVER.after(Duration::from_secs(1)), Moment::NEVER);
+        assert_eq!(second.saturating_add(Duration::MAX), Timestamp::NEVER);
+        assert_eq!(
+            Timestamp::NEVER.saturating_add(Duration::from_secs(1)),
+            Timestamp::NEVER
+        );
         assert_eq!(nanos(Duration::new(1, 5)), 1_000_000_005);
     }
 
     #[test]
     fn a_moment_that_is_to_differ_from_itself_is_the_one_before() {
-        let (one, two) = (Moment::from_nanos(1), Moment::from_nanos(2));
-        assert_eq!((two.unlike(two), two.unlike(one)), (one, two));
-        assert_eq!(Moment::START.unlike(Moment::START), Moment::START);
+        let (one, two) = (Timestamp::from_nanos(1), Timestamp::from_nanos(2));
+        assert_eq!((two.distinct_from(two), two.distinct_from(one)), (one, two));
+        assert_eq!(
+            Timestamp::START.distinct_from(Timestamp::START),
+            Timestamp::START
+        );
     }
 
     #[test]
     fn time_left_is_exact_zero_when_past_and_unknown_when_it_never_comes() {
-        let now = Moment::from_nanos(3_000_000_000);
+        let now = Timestamp::from_nanos(3_000_000_000);
         assert_eq!(
-            Moment::from_nanos(5_000_000_001).left(now),
+            Timestamp::from_nanos(5_000_000_001).remaining(now),
             Some(Duration::from_nanos(2_000_000_001))
         );
-        assert_eq!(Moment::START.left(now), Some(Duration::ZERO));
-        assert_eq!(Moment::NEVER.left(now), None);
+        assert_eq!(Timestamp::START.remaining(now), Some(Duration::ZERO));
+        assert_eq!(Timestamp::NEVER.remaining(now), None);
         assert_eq!(
-            Moment::from_nanos(5_000_000_001).nanos_left(now),
+            Timestamp::from_nanos(5_000_000_001).nanos_remaining(now),
             2_000_000_001
         );
-        assert_eq!(Moment::START.nanos_left(now), 0);
-        assert_eq!(Moment::NEVER.nanos_left(now), u64::MAX);
-        assert_eq!(now.since(Moment::START), Duration::from_secs(3));
+        assert_eq!(Timestamp::START.nanos_remaining(now), 0);
+        assert_eq!(Timestamp::NEVER.nanos_remaining(now), u64::MAX);
+        assert_eq!(now.duration_since(Timestamp::START), Duration::from_secs(3));
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_clock_stops_short_of_never() {
         let clock = Clock::start();
         tokio::time::advance(Duration::from_secs(9_000_000_000)).await;
-        assert_eq!(clock.now(), Moment::from_nanos(9_000_000_000_000_000_000));
+        assert_eq!(
+            clock.now(),
+            Timestamp::from_nanos(9_000_000_000_000_000_000)
+        );
         for secs in [1_000_000_000, 10_000_000_000] {
             tokio::time::advance(Duration::from_secs(secs)).await;
             let late = clock.now();
-            assert!(late < Moment::NEVER && late.after(Duration::from_secs(2)) == Moment::NEVER);
+            assert!(
+                late < Timestamp::NEVER
+                    && late.saturating_add(Duration::from_secs(2)) == Timestamp::NEVER
+            );
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_clock_follows_a_paused_one() {
         let clock = Clock::start();
-        assert_eq!(clock.now(), Moment::START);
+        assert_eq!(clock.now(), Timestamp::START);
         tokio::time::advance(Duration::from_millis(1500)).await;
-        assert_eq!(clock.now(), Moment::from_nanos(1_500_000_000));
+        assert_eq!(clock.now(), Timestamp::from_nanos(1_500_000_000));
         let reads = reads::during(|| {
             clock.now();
             clock.now();

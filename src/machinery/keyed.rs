@@ -5,16 +5,18 @@ use std::fmt;
 use std::hash::Hash;
 use std::marker::PhantomData;
 
-use crate::cell::{Anchor, Cell, Retired, Shared};
-use crate::clock::{Clock, Moment};
-use crate::event::{Event, Observers, State};
-use crate::machine::{Machine, Word};
-use crate::refusal::Name;
-use crate::store::Store;
-use crate::sync::Arc;
+use crate::machinery::clock::{Clock, Timestamp};
+use crate::machinery::machine::Machine;
+use crate::machinery::observers::Observers;
+use crate::machinery::packed_state::PackedState;
+use crate::machinery::shared_machine::{Environment, MachineRef, Retired, SharedMachine};
+use crate::machinery::store::Store;
+use crate::machinery::sync::Arc;
+use crate::vocabulary::Name;
+use crate::vocabulary::{Event, State};
 
 /// A machine of which a layer may have one for each key.
-pub(crate) trait Keep: Machine {
+pub(crate) trait KeyedMachine: Machine {
     /// What it is made from beside the rules and its key.
     type Seed: Copy;
 
@@ -22,36 +24,36 @@ pub(crate) trait Keep: Machine {
     fn made<K: Hash>(rules: &Self::Rules, seed: Self::Seed, key: &K) -> Self;
 
     /// The time, as far as it matters to it.
-    fn now(rules: &Self::Rules, clock: &Clock) -> Moment;
+    fn now(rules: &Self::Rules, clock: &Clock) -> Timestamp;
 
     /// The state as it is at `now`; `word` holds what was counted without the lock.
-    fn state(&self, word: Word, rules: &Self::Rules, now: Moment) -> State;
+    fn state(&self, packed: PackedState, rules: &Self::Rules, now: Timestamp) -> State;
 }
 
 /// A cell and what it answered; or the cell that found no room.
-pub(crate) type Asked<M, R> = Result<(Arc<Anchor<M>>, R), Arc<Anchor<M>>>;
+pub(crate) type AskResult<M, R> = Result<(Arc<MachineRef<M>>, R), Arc<MachineRef<M>>>;
 
 /// The cells of a layer with one per key.
-pub(crate) struct Keyed<K, M: Keep> {
+pub(crate) struct KeyedMachines<K, M: KeyedMachine> {
     store: Store<K, M>,
-    shared: Arc<Shared<M::Rules>>,
+    environment: Arc<Environment<M::Rules>>,
     /// What a key's cell is called, if not as the layer is.
     name_of: Option<fn(&K) -> Name>,
     name: Option<Name>,
     seed: M::Seed,
 }
 
-impl<K: Hash + Eq, M: Keep> Keyed<K, M> {
+impl<K: Hash + Eq, M: KeyedMachine> KeyedMachines<K, M> {
     pub(crate) fn new(
         capacity: usize,
         name_of: Option<fn(&K) -> Name>,
-        shared: Arc<Shared<M::Rules>>,
+        environment: Arc<Environment<M::Rules>>,
         name: Option<Name>,
         seed: M::Seed,
     ) -> Self {
         Self {
             store: Store::new(capacity),
-            shared,
+            environment,
             name_of,
             name,
             seed,
@@ -61,17 +63,17 @@ impl<K: Hash + Eq, M: Keep> Keyed<K, M> {
     /// Cells for the same keys, of which there are none yet, with what a setter has changed.
     pub(crate) fn renew(
         &self,
-        shared: &Arc<Shared<M::Rules>>,
+        environment: &Arc<Environment<M::Rules>>,
         name: Option<&Name>,
         seed: M::Seed,
     ) -> Self {
-        let (capacity, shared) = (self.store.capacity(), Arc::clone(shared));
-        Self::new(capacity, self.name_of, shared, name.cloned(), seed)
+        let (capacity, environment) = (self.store.capacity(), Arc::clone(environment));
+        Self::new(capacity, self.name_of, environment, name.cloned(), seed)
     }
 
     /// The same as [`renew`](Self::renew), with nothing changed.
     pub(crate) fn anew(&self) -> Self {
-        self.renew(&self.shared, self.name.as_ref(), self.seed)
+        self.renew(&self.environment, self.name.as_ref(), self.seed)
     }
 
     pub(crate) fn store(&self) -> &Store<K, M> {
@@ -79,15 +81,15 @@ impl<K: Hash + Eq, M: Keep> Keyed<K, M> {
     }
 
     pub(crate) fn rules(&self) -> &M::Rules {
-        &self.shared.rules
+        &self.environment.rules
     }
 
     pub(crate) fn observers(&self) -> &Observers {
-        &self.shared.observers
+        &self.environment.observers
     }
 
-    pub(crate) fn now(&self) -> Moment {
-        M::now(&self.shared.rules, &self.shared.clock)
+    pub(crate) fn now(&self) -> Timestamp {
+        M::now(&self.environment.rules, &self.environment.clock)
     }
 
     /// What the layer is called.
@@ -102,21 +104,21 @@ impl<K: Hash + Eq, M: Keep> Keyed<K, M> {
             .or_else(|| self.name.clone())
     }
 
-    fn make(&self, key: &K) -> Cell<M> {
-        let machine = M::made(&self.shared.rules, self.seed, key);
-        Cell::new(machine, self.name_of(key), Arc::clone(&self.shared))
+    fn make(&self, key: &K) -> SharedMachine<M> {
+        let machine = M::made(&self.environment.rules, self.seed, key);
+        SharedMachine::new(machine, self.name_of(key), Arc::clone(&self.environment))
     }
 
     /// The cell of `key`, made if need be; or, since every cell is live, the one that found no room.
-    pub(crate) fn get_or_insert(&self, key: K) -> Result<Arc<Anchor<M>>, Arc<Anchor<M>>> {
+    pub(crate) fn get_or_insert(&self, key: K) -> Result<Arc<MachineRef<M>>, Arc<MachineRef<M>>> {
         let now = self.now();
         let inserted = self.store.get_or_insert(key, now, |key| self.make(key));
         if let Some(evicted) = inserted.evicted {
-            let cell = evicted.cell();
-            if cell.observed() {
-                cell.tell(&Event::Evicted {
-                    name: cell.name().map(Name::as_str),
-                    state: cell.look(|machine, word, rules| machine.state(word, rules, now)),
+            let machine = evicted.machine();
+            if machine.observed() {
+                machine.tell(&Event::Evicted {
+                    name: machine.name().map(Name::as_str),
+                    state: machine.read(|machine, packed, rules| machine.state(packed, rules, now)),
                 });
             }
         }
@@ -128,14 +130,14 @@ impl<K: Hash + Eq, M: Keep> Keyed<K, M> {
     #[inline]
     pub(crate) fn ask<R>(
         &self,
-        mut found: Option<Arc<Anchor<M>>>,
+        mut found: Option<Arc<MachineRef<M>>>,
         own: impl Fn() -> K,
-        ask: impl Fn(&Cell<M>) -> Result<R, Retired>,
-    ) -> Asked<M, R> {
+        ask: impl Fn(&SharedMachine<M>) -> Result<R, Retired>,
+    ) -> AskResult<M, R> {
         loop {
-            let anchor = found.map_or_else(|| self.get_or_insert(own()), Ok)?;
-            match ask(anchor.cell()) {
-                Ok(answer) => return Ok((anchor, answer)),
+            let machine_ref = found.map_or_else(|| self.get_or_insert(own()), Ok)?;
+            match ask(machine_ref.machine()) {
+                Ok(answer) => return Ok((machine_ref, answer)),
                 // It was evicted after it was found. Asking to insert waits for whoever did it.
                 Err(Retired) => found = None,
             }
@@ -143,30 +145,30 @@ impl<K: Hash + Eq, M: Keep> Keyed<K, M> {
     }
 }
 
-/// Tells that a call runs unguarded, since the `cell` of its key found no room.
-pub(crate) fn tell_unguarded<M: Machine>(cell: &Cell<M>) {
-    cell.tell(&Event::Unguarded {
-        name: cell.name().map(Name::as_str),
+/// Tells that a call runs unguarded, since the `shared_machine` of its key found no room.
+pub(crate) fn tell_unguarded<M: Machine>(machine: &SharedMachine<M>) {
+    machine.tell(&Event::Unguarded {
+        name: machine.name().map(Name::as_str),
     });
 }
 
-impl<K, M: Keep> fmt::Debug for Keyed<K, M> {
+impl<K, M: KeyedMachine> fmt::Debug for KeyedMachines<K, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.store.fmt(f)
     }
 }
 
 /// How the key of a request is found.
-pub(crate) trait Select<K, Req> {
+pub(crate) trait ExtractKey<K, Req> {
     /// The key's cell, marked as used.
-    fn get<M: Machine>(&self, store: &Store<K, M>, req: &Req) -> Option<Arc<Anchor<M>>>;
+    fn get<M: Machine>(&self, store: &Store<K, M>, req: &Req) -> Option<Arc<MachineRef<M>>>;
 
     /// Asks the key's cell what changes nothing.
-    fn look<M: Machine, R>(
+    fn read<M: Machine, R>(
         &self,
         store: &Store<K, M>,
         req: &Req,
-        f: impl FnOnce(&Cell<M>) -> R,
+        f: impl FnOnce(&SharedMachine<M>) -> R,
     ) -> Option<R>;
 
     /// The key, to be kept.
@@ -208,24 +210,24 @@ impl<F, Q: ?Sized> fmt::Debug for Borrowed<F, Q> {
     }
 }
 
-impl<K, F, Q, Req> Select<K, Req> for Borrowed<F, Q>
+impl<K, F, Q, Req> ExtractKey<K, Req> for Borrowed<F, Q>
 where
     K: Hash + Eq + Borrow<Q>,
     Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     F: Fn(&Req) -> &Q,
 {
     #[inline]
-    fn get<M: Machine>(&self, store: &Store<K, M>, req: &Req) -> Option<Arc<Anchor<M>>> {
+    fn get<M: Machine>(&self, store: &Store<K, M>, req: &Req) -> Option<Arc<MachineRef<M>>> {
         store.get(self.of(req))
     }
 
-    fn look<M: Machine, R>(
+    fn read<M: Machine, R>(
         &self,
         store: &Store<K, M>,
         req: &Req,
-        f: impl FnOnce(&Cell<M>) -> R,
+        f: impl FnOnce(&SharedMachine<M>) -> R,
     ) -> Option<R> {
-        store.look(self.of(req), f)
+        store.read(self.of(req), f)
     }
 
     fn own(&self, req: &Req) -> K {
@@ -251,13 +253,13 @@ impl<F> fmt::Debug for Owned<F> {
     }
 }
 
-impl<K, F, Req> Select<K, Req> for Owned<F>
+impl<K, F, Req> ExtractKey<K, Req> for Owned<F>
 where
     K: Hash + Eq,
     F: Fn(&Req) -> K,
 {
     #[inline]
-    fn get<M: Machine>(&self, store: &Store<K, M>, req: &Req) -> Option<Arc<Anchor<M>>> {
+    fn get<M: Machine>(&self, store: &Store<K, M>, req: &Req) -> Option<Arc<MachineRef<M>>> {
         let key = (self.f)(req);
         let found = store.get(&key);
         // Before it is returned: should the key panic when it is dropped, the hold on the cell would be leaked.
@@ -265,13 +267,13 @@ where
         found
     }
 
-    fn look<M: Machine, R>(
+    fn read<M: Machine, R>(
         &self,
         store: &Store<K, M>,
         req: &Req,
-        f: impl FnOnce(&Cell<M>) -> R,
+        f: impl FnOnce(&SharedMachine<M>) -> R,
     ) -> Option<R> {
-        store.look(&(self.f)(req), f)
+        store.read(&(self.f)(req), f)
     }
 
     fn own(&self, req: &Req) -> K {

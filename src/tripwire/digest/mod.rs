@@ -1,9 +1,15 @@
 //! How a request becomes a digest.
 
+#[cfg(feature = "json")]
+mod json;
+
 use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::num::NonZeroU64;
 use std::sync::LazyLock;
+
+#[cfg(feature = "json")]
+pub use self::json::JsonDigest;
 
 /// What stands for a request, or for an answer: 128 bits that are equal for equal ones.
 ///
@@ -27,14 +33,14 @@ impl Digest {
     #[must_use]
     #[inline]
     pub fn of<T: Hash + ?Sized>(value: &T) -> Self {
-        let mut hasher = Keyed::new();
+        let mut hasher = KeyedHasher::new();
         value.hash(&mut hasher);
         hasher.digest()
     }
 
     /// The two halves, for sums of digests.
     #[cfg(feature = "json")]
-    pub(super) fn as_number(self) -> u128 {
+    fn as_number(self) -> u128 {
         u128::from(self.0.get()) << 64 | u128::from(self.1)
     }
 }
@@ -67,12 +73,12 @@ static KEYS: LazyLock<Keys> = LazyLock::new(|| {
 /// It is no cryptographic hash. A keyed one is all that is needed against somebody who never sees a digest: two requests that
 /// collide would have to do so under both lanes' keys, which nobody knows. Two rounds of `SipHash` over a short request would cost more than the rest
 /// of the call; two hashers of `foldhash` twice as much as this one, which reads the request once.
-pub(super) struct Keyed {
+pub(super) struct KeyedHasher {
     lanes: [u64; 2],
     keys: &'static Keys,
 }
 
-impl Keyed {
+impl KeyedHasher {
     #[inline]
     pub(super) fn new() -> Self {
         let keys = &*KEYS;
@@ -110,10 +116,10 @@ fn fold(x: u64, y: u64) -> u64 {
 
 /// Eight bytes of `bytes` from `at`, or zeros past its end.
 #[inline]
-fn word(bytes: &[u8], at: usize) -> u64 {
+fn packed(bytes: &[u8], at: usize) -> u64 {
     bytes
         .get(at..at + 8)
-        .and_then(|word| word.try_into().ok())
+        .and_then(|packed| packed.try_into().ok())
         .map_or(0, u64::from_le_bytes)
 }
 
@@ -125,7 +131,7 @@ fn few(bytes: &[u8]) -> u64 {
         .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
 }
 
-impl Hasher for Keyed {
+impl Hasher for KeyedHasher {
     /// Each lane is turned by the length, so that nobody knows what the same bytes would be in a write of another one.
     #[inline]
     fn write(&mut self, bytes: &[u8]) {
@@ -135,14 +141,14 @@ impl Hasher for Keyed {
         self.lanes = self.lanes.map(|lane| lane.rotate_right(turn));
         let mut blocks = bytes.chunks_exact(16);
         for block in &mut blocks {
-            self.step(word(block, 0), word(block, 8));
+            self.step(packed(block, 0), packed(block, 8));
         }
         let rest = blocks.remainder();
         match rest.len() {
             0 => {}
             1..8 => self.step(few(rest), 0),
             // The two overlap where there are fewer than sixteen.
-            len => self.step(word(rest, 0), word(rest, len - 8)),
+            len => self.step(packed(rest, 0), packed(rest, len - 8)),
         }
     }
 
@@ -261,7 +267,7 @@ mod tests {
 
     /// The digest of some writes.
     fn of(writes: &[&[u8]]) -> Digest {
-        let mut hasher = Keyed::new();
+        let mut hasher = KeyedHasher::new();
         for bytes in writes {
             hasher.write(bytes);
         }

@@ -1,0 +1,133 @@
+//! Who decides what a call's result says.
+
+use std::any::Any;
+
+use super::outcome::{Failure, Outcome};
+use super::refusal;
+
+/// Decides what a call's result says of the guarded thing.
+///
+/// Closures of the same shape are classifiers; annotate their argument. A classifier runs outside every lock. If it panics,
+/// the call counts as cancelled and the panic goes on to the caller.
+///
+/// # Examples
+///
+/// A tool that reports its errors inside a success:
+///
+/// ```
+/// use tower_breaker::{CircuitBreakerLayer, ErrorsAsFailures, Classify, Failure, Outcome};
+///
+/// struct ToolResult { is_error: bool }
+///
+/// let layer = CircuitBreakerLayer::new().classify(|result: Result<&ToolResult, &std::io::Error>| match result {
+///     Ok(answer) if answer.is_error => Outcome::Failure(Failure::transient()),
+///     other => ErrorsAsFailures.classify(other),
+/// });
+/// # let _ = layer;
+/// ```
+pub trait Classify<Res, E> {
+    /// What `result` says of the guarded thing.
+    fn classify(&self, result: Result<&Res, &E>) -> Outcome;
+}
+
+impl<F, Res, E> Classify<Res, E> for F
+where
+    // One lifetime for both, which functions of two have as well.
+    F: for<'a> Fn(Result<&'a Res, &'a E>) -> Outcome,
+{
+    fn classify(&self, result: Result<&Res, &E>) -> Outcome {
+        self(result)
+    }
+}
+
+/// The classifier of a circuit breaker and of a tripwire unless told otherwise: an error is a transient failure, everything else a
+/// success.
+///
+/// A [`Refusal`](crate::Refusal) of one of this crate's layers further inside is [`Outcome::Neutral`]: it
+/// says that a call was not attempted, and nothing of the thing itself. It is recognised as the service returns
+/// it: a `Refusal`, or a boxed error that holds one anywhere in its chain of sources. A typed error that hides one in
+/// its `source()` needs a classifier that looks, with [`Refusal::find`](crate::Refusal::find).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ErrorsAsFailures;
+
+impl<Res, E: 'static> Classify<Res, E> for ErrorsAsFailures {
+    fn classify(&self, result: Result<&Res, &E>) -> Outcome {
+        match result {
+            Ok(_) => Outcome::Success,
+            Err(err) if refusal::in_error(err as &dyn Any).is_some() => Outcome::Neutral,
+            Err(_) => Outcome::Failure(Failure::transient()),
+        }
+    }
+}
+
+/// The classifier of a fallback unless told otherwise: an error is a transient failure, and so is a refusal of one of this crate's
+/// layers further inside, because a model that is refused did not answer.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RefusalsAsFailures;
+
+impl<Res, E> Classify<Res, E> for RefusalsAsFailures {
+    fn classify(&self, result: Result<&Res, &E>) -> Outcome {
+        match result {
+            Ok(_) => Outcome::Success,
+            Err(_) => Outcome::Failure(Failure::transient()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vocabulary::{BoxError, Reason, Refusal};
+
+    type Answer = Result<(), BoxError>;
+
+    fn classify<C: Classify<(), BoxError>>(classifier: &C, answer: &Answer) -> Outcome {
+        classifier.classify(answer.as_ref())
+    }
+
+    fn refused() -> Answer {
+        Err(Refusal::breaker(Reason::CircuitOpen).into())
+    }
+
+    #[test]
+    fn an_error_is_a_transient_failure_and_a_response_a_success() {
+        assert_eq!(classify(&ErrorsAsFailures, &Ok(())), Outcome::Success);
+        let failure = Outcome::from(Failure::transient());
+        assert_eq!(classify(&ErrorsAsFailures, &Err("down".into())), failure);
+        assert_eq!(classify(&RefusalsAsFailures, &Ok(())), Outcome::Success);
+        assert_eq!(classify(&RefusalsAsFailures, &Err("down".into())), failure);
+    }
+
+    #[test]
+    fn a_refusal_from_further_inside_is_neutral_for_one_and_a_failure_for_the_other() {
+        assert_eq!(classify(&ErrorsAsFailures, &refused()), Outcome::Neutral);
+        assert_eq!(
+            classify(&RefusalsAsFailures, &refused()),
+            Outcome::Failure(Failure::transient())
+        );
+    }
+
+    #[test]
+    fn a_refusal_that_is_the_error_type_itself_is_neutral() {
+        let refusal = Refusal::breaker(Reason::CircuitOpen);
+        assert_eq!(
+            Classify::<(), Refusal>::classify(&ErrorsAsFailures, Err(&refusal)),
+            Outcome::Neutral
+        );
+    }
+
+    #[test]
+    fn functions_of_one_lifetime_and_of_two_are_classifiers_and_so_are_closures() {
+        type Queued<'a> = Result<&'a (), &'a BoxError>;
+        fn one(_: Queued<'_>) -> Outcome {
+            Outcome::Neutral
+        }
+        fn two(_: Result<&(), &BoxError>) -> Outcome {
+            Outcome::Neutral
+        }
+        let closure = |_: Result<&(), &BoxError>| Outcome::Neutral;
+        assert_eq!(classify(&one, &Ok(())), Outcome::Neutral);
+        assert_eq!(classify(&two, &Ok(())), Outcome::Neutral);
+        assert_eq!(classify(&closure, &Ok(())), Outcome::Neutral);
+    }
+}
