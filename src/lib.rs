@@ -77,6 +77,8 @@ mod event;
 pub mod fallback;
 #[cfg(feature = "grpc")]
 pub mod grpc;
+#[cfg(any(doc, doctest))]
+pub mod guide;
 pub mod health_router;
 #[cfg(feature = "http")]
 pub mod http;
