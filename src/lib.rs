@@ -1,31 +1,18 @@
 //! Tower middleware that keeps an agent's calls to tools and models from failing for ever.
 //!
-//! An agent calls tools and models in a loop, and retries have no memory: call 500 into a dead service gets the same eager retry as call 2.
-//! The layers of this crate give the loop a memory.
+//! An agent calls tools and models in a loop, and retries have no memory: call 500 into a dead
+//! service gets the same eager retry as call 2. The layers of this crate give the loop a memory.
 //!
 //! | layer | guards | what it does when things go wrong |
 //! | --- | --- | --- |
-//! | [`CircuitBreakerLayer`] | a tool: one circuit, or one per key | refuses calls at once, until one probe has proved recovery |
+//! | [`CircuitBreakerLayer`] | a tool | refuses calls at once, until one probe has proved recovery |
 //! | [`FallbackLayer`] | a model | routes to a chain of backups, until probes have proved the primary |
-//! | [`TripwireLayer`] | an agent's loop | refuses to go on: turn budget, identical calls, error streak, and tells the model why |
-//! | [`HealthRouter`], a table for a keyed [`CircuitBreakerLayer`] | a tool with substitutes | sends the call to a healthy substitute instead of refusing |
+//! | [`TripwireLayer`] | an agent's loop | stops the run at its turn budget, at identical calls or at a streak of errors, and tells the model why |
+//! | [`HealthRouter`], for a keyed [`CircuitBreakerLayer`] | a tool with substitutes | sends the call to a healthy substitute instead of refusing it |
 //!
-//! # Order of the layers
+//! # Examples
 //!
-//! Retries handle transient failures, then the breaker handles sustained ones:
-//!
-//! ```text
-//! breaker ─► retry ─► timeout ─► service     one call is one turn: only what the ladder could not save
-//!                                            reaches the breaker (the default advice)
-//! retry ─► breaker ─► timeout ─► service     every attempt counts, and an open circuit stops the
-//!                                            ladder; wrap the policy in `retry::SkipRefusals`
-//!
-//! tripwire ─► fallback ─► breaker ─► retry ─► timeout ─► the model's client
-//! tripwire ─► breaker (per key) ─► retry ─► timeout ─► the tools' client
-//! ```
-//!
-//! A timeout goes inside, where it is an error that the breaker sees. Outside, it drops the call: then use
-//! [`Cancelled::FailureAfter`].
+//! A tool that is down. After three failures in a row its circuit refuses calls at once:
 //!
 //! ```
 //! use std::time::Duration;
@@ -51,14 +38,38 @@
 //! # }
 //! ```
 //!
+//! # Order of the layers
+//!
+//! ```text
+//! tripwire ─► fallback ─► breaker ─► retry ─► timeout ─► the model's client
+//! tripwire ─► breaker (per key) ─► retry ─► timeout ─► the tools' client
+//! ```
+//!
+//! Leave out what you do not need; the order of the rest stays. Retries handle transient failures,
+//! and the breaker around them handles sustained ones. A timeout goes inside, where it is an error
+//! that the breaker counts. [`guide::order`] has the reasons, and the other order of breaker and
+//! retry.
+//!
+//! # Guide
+//!
+//! - [`guide::order`]: which layer goes outside of which
+//! - [`guide::circuit_breaker`], [`guide::fallback`], [`guide::tripwire`]: how each layer moves,
+//!   its defaults with their reasons, recipes
+//! - [`guide::streams`]: what HTTP and gRPC responses say, and what a stream says at its end
+//! - [`guide::clients`]: hyper, reqwest, tonic, axum, async-openai, MCP, and any function
+//! - [`guide::testing`]: your stack with a paused clock, handles and mocks
+//! - [`guide::tuning`]: which values for which traffic
+//! - [`guide::pitfalls`]: symptom, cause, remedy
+//! - [`guide::performance`]: what a call costs, and how to measure it
+//!
 //! # Features
 //!
 //! | feature | what it adds |
 //! | --- | --- |
-//! | `http` | `http::StatusClassifier`, `http::EndOfBody`: statuses and hints of an `http::Response`, verdicts at the end of its body, soft refusals |
+//! | `http` | `http::StatusClassifier`, `http::EndOfBody`, `http::SoftRefusal`: statuses and hints of an `http::Response`, verdicts at the end of its body, refusals as responses |
 //! | `grpc` | `grpc::Codes`, `grpc::SoftRefusal`: the same for gRPC, whose status may come in trailers; turns `http` on |
 //! | `json` | `JsonDigest`: canonical digests of JSON arguments, and of anything `Serialize` |
-//! | `retry` | `retry::SkipRefusals`: any `tower::retry::Policy` that spends no attempt on a refusal |
+//! | `retry` | `retry::SkipRefusals`: any `tower::retry::Policy`, without attempts spent on refusals |
 //!
 //! None is needed for the layers.
 
@@ -74,6 +85,8 @@ pub mod circuit_breaker;
 pub mod fallback;
 #[cfg(feature = "grpc")]
 pub mod grpc;
+#[cfg(any(doc, doctest))]
+pub mod guide;
 #[cfg(feature = "http")]
 pub mod http;
 mod machinery;

@@ -1,4 +1,4 @@
-//! The code that the README shows for each client is the code of its example, which is compiled and run.
+//! The guide's code for each client is the code of its example, which is compiled and run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,13 +19,11 @@ fn file(heading: &str) -> PathBuf {
     here().join("examples").join(name).with_extension("rs")
 }
 
-/// The headings below "Which layer where" and the code below each of them.
-fn recipes(readme: &str) -> Vec<(&str, Vec<&str>)> {
-    let (_, section) = readme
-        .split_once("\n## Which layer where\n")
-        .expect("the section");
-    let section = section.split("\n## ").next().expect("a text");
-    let recipes = section.split("\n### ").skip(1);
+/// The headings below "Recipes", each with the blocks of code below it.
+fn recipes(page: &str) -> Vec<(&str, Vec<&str>)> {
+    let (_, section) = page.split_once("\n# Recipes\n").expect("the section");
+    let section = section.split("\n# ").next().expect("a text");
+    let recipes = section.split("\n## ").skip(1);
     recipes
         .map(|recipe| {
             let heading = recipe.lines().next().expect("a heading");
@@ -42,9 +40,10 @@ fn is_part_of(code: &str, example: &str) -> bool {
 }
 
 #[test]
-fn the_readmes_code_for_each_client_is_that_of_its_example() {
-    let readme = fs::read_to_string(here().join("../../README.md")).expect("the README");
-    let recipes = recipes(&readme);
+fn the_guides_code_for_each_client_is_that_of_its_example() {
+    let page = fs::read_to_string(here().join("../../src/guide/clients.md"));
+    let page = page.expect("the guide's page of clients");
+    let recipes = recipes(&page);
     for (heading, code) in &recipes {
         let example = fs::read_to_string(file(heading));
         let example = example.unwrap_or_else(|err| panic!("{heading}: {err}"));
