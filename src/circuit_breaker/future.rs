@@ -9,10 +9,10 @@ use std::task::{Context, Poll, ready};
 use pin_project_lite::pin_project;
 
 use super::permit::CallPermit;
-use crate::machinery::judge::{Head, Judge, Permit};
+use crate::machinery::judge::{Head, Judge};
 use crate::machinery::unwind::on_unwind;
+use crate::vocabulary::Classify;
 use crate::vocabulary::Refuse;
-use crate::vocabulary::{Classify, Outcome};
 
 pin_project! {
     /// Response future of [`CircuitBreaker`](super::CircuitBreaker).
@@ -21,13 +21,14 @@ pin_project! {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before the answer is there, it is a cancelled call: what that says is set by
-    /// [`on_cancel`](super::CircuitBreakerLayer::on_cancel). The probe's slot is not lost with it, and what the inner service has done by then
-    /// is done.
+    /// Dropped before its response is there, it is a cancelled call, and
+    /// [`on_cancel`](super::CircuitBreakerLayer::on_cancel) says what that means. The probe's slot is
+    /// not lost. What the inner service has done by then is done.
     ///
     /// # Panics
     ///
-    /// If it is polled after it was ready with a refusal; other futures of ours do as the inner one does.
+    /// If it is polled again after it was ready with a refusal. After an inner response, it does what
+    /// the inner future does.
     pub struct ResponseFuture<F, C, R, Req, T, J = Head> {
         #[pin]
         state: State<F, C, J, T>,
@@ -36,15 +37,15 @@ pin_project! {
 }
 
 pin_project! {
-    // Three variants and not an `Option` in two, which would take room of its own: so it is never larger than the larger of
-    // what is called and 24 bytes, and the answer and 8.
+    // Three variants take less room than an `Option` in two. The future is never larger than the
+    // larger of the inner one plus 24 bytes, and of the answer plus 8.
     #[project = StateProj]
     #[project_replace = StateOwned]
     enum State<F, C, J, T> {
         Called {
             #[pin]
             future: F,
-            // Dropped without a verdict, it gives the one of a cancelled call.
+            // Needed for its `Drop`: without a verdict, it is a cancelled call.
             permit: CallPermit,
             classify: C,
             judge: J,
@@ -79,7 +80,8 @@ impl<F, C, R, Req, T, J> ResponseFuture<F, C, R, Req, T, J> {
     }
 }
 
-#[allow(private_bounds)] // When calls are judged is ours.
+// `Judge` is private: users choose among the judges of this crate.
+#[allow(private_bounds)]
 impl<F, C, R, Req, Res, E, Out, Err, J> Future for ResponseFuture<F, C, R, Req, Result<Out, Err>, J>
 where
     F: Future<Output = Result<Res, E>>,
@@ -89,7 +91,8 @@ where
 {
     type Output = Result<Out, Err>;
 
-    #[allow(clippy::inline_always)] // It is polled in one place of a program; the call would cost a third of the whole.
+    // A program polls it in one place. A call that is not inlined would cost a third of the whole.
+    #[allow(clippy::inline_always)]
     #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.project().state;
@@ -108,18 +111,14 @@ where
                 let outcome = on_unwind(permit, CallPermit::cancel, || {
                     classify.classify(result.as_ref())
                 });
-                let result = if !J::AT_HEAD && outcome == Outcome::Success {
-                    match result {
-                        Ok(response) => {
-                            let permit = Permit::Circuit(permit.take());
-                            return Poll::Ready(Ok(judge.hold(response, permit)));
-                        }
-                        Err(err) => Err(err),
+                #[cfg(feature = "http")]
+                if !J::AT_HEAD && outcome == crate::vocabulary::Outcome::Success {
+                    if let Ok(response) = result {
+                        return Poll::Ready(Ok(judge.hold(response, permit.hand_over())));
                     }
-                } else {
-                    result
-                };
-                // Converted before the verdict is given, so that what an error costs is done with in one place.
+                }
+                // The error is converted before the verdict is given, so that all that an error costs
+                // stands in one place.
                 let result = on_unwind(
                     permit,
                     |permit| permit.record_unwinding(outcome),
@@ -131,7 +130,8 @@ where
             StateProj::Refused { .. } | StateProj::Answered => {
                 match state.project_replace(State::Answered) {
                     StateOwned::Refused { answer } => Poll::Ready(answer),
-                    #[allow(clippy::panic)] // Documented, as everywhere in the futures of tower.
+                    // Documented, as in the futures of tower.
+                    #[allow(clippy::panic)]
                     _ => panic!("`ResponseFuture` polled after it was ready"),
                 }
             }
@@ -201,7 +201,7 @@ mod tests {
         let layer = CircuitBreakerLayer::new().refuse(Panics);
         let handle = layer.handle();
         let mut service = layer.layer(Down);
-        // The first call is of a shared count, and the others are not.
+        // The first call uses the layer's reference count, the others the service's own.
         for failures in 1..=3 {
             assert_ready_ok!(task::spawn(()).enter(|cx, _| service.poll_ready(cx)));
             let mut call = task::spawn(service.call(()));

@@ -131,7 +131,6 @@ pub use self::circuit::Window;
 pub use self::gate::{One, PerKey, Routed};
 pub use self::handle::{CircuitBreakerHandle, KeyedCircuitBreakerHandle};
 pub use self::layer::CircuitBreakerLayer;
-pub(crate) use self::permit::CallPermit;
 pub use self::permit::Permit;
 pub use self::service::CircuitBreaker;
 pub use crate::machinery::keyed::{Borrowed, Owned};

@@ -1,10 +1,11 @@
-//! What an admitted call carries until its verdict.
+//! The permit that an admitted call carries until its verdict.
 
 use std::fmt;
-use std::mem;
 
 use super::circuit::{Circuit, Role, Ticket};
 use crate::machinery::clock::Timestamp;
+#[cfg(feature = "http")]
+use crate::machinery::held_permit::{ErasedTicket, HeldPermit, PermitIssuer};
 use crate::machinery::packed_state::PackedState;
 use crate::machinery::shared_machine::{MachineRef, SharedMachine};
 use crate::machinery::sync::Arc;
@@ -12,12 +13,13 @@ use crate::vocabulary::Event;
 use crate::vocabulary::Name;
 use crate::vocabulary::{Failure, FailureKind, Outcome, Recorded};
 
-/// The permit inside a future or a body of ours. Dropped without a verdict it is a cancelled call.
+/// The permit inside a future of this crate. Dropped without a verdict, it is a cancelled call.
 ///
-/// It is empty, and records nothing, once its verdict is given, and for a call that runs unguarded.
-pub struct CallPermit {
+/// It is empty once its verdict is given, and for a call that runs unguarded. An empty permit
+/// records nothing.
+pub(crate) struct CallPermit {
     machine_ref: Option<Arc<MachineRef<Circuit>>>,
-    /// When it was admitted, if a verdict may depend on how long the call ran.
+    /// When the call was admitted, if a verdict may depend on how long it ran.
     started: Timestamp,
     ticket: Ticket,
 }
@@ -37,7 +39,7 @@ impl CallPermit {
         }
     }
 
-    /// The permit of a call that `word` lets through with all others.
+    /// The permit of a call while `packed` admits all calls.
     #[inline]
     pub(super) fn plain(machine_ref: Arc<MachineRef<Circuit>>, packed: PackedState) -> Self {
         Self {
@@ -59,11 +61,6 @@ impl CallPermit {
         }
     }
 
-    /// Takes it out; an empty one stays.
-    pub(super) fn take(&mut self) -> Self {
-        mem::replace(self, Self::none())
-    }
-
     /// Whether a verdict would be recorded.
     #[inline]
     pub(super) fn is_guarded(&self) -> bool {
@@ -74,20 +71,21 @@ impl CallPermit {
         self.machine_ref.is_some() && self.ticket.role == Role::Probe
     }
 
-    /// The call shows a sign of life: the lease of a probe starts anew.
+    /// Hands the call over to a permit that a response body can hold.
     #[cfg(feature = "http")]
-    #[inline]
-    pub(crate) fn renew(&self) {
-        if let (Some(machine_ref), Role::Probe) = (&self.machine_ref, self.ticket.role) {
-            let machine = machine_ref.machine();
-            machine.renew(|packed, deadline, now| {
-                Circuit::renewed(packed, deadline, self.ticket, machine.rules(), now)
-            });
-        }
+    pub(super) fn hand_over(&mut self) -> HeldPermit {
+        let ticket = ErasedTicket {
+            started: self.started,
+            parts: [u64::from(self.ticket.generation), 0, 0],
+            is_probe: self.is_probe(),
+        };
+        let issuer = self.machine_ref.take();
+        HeldPermit::new(issuer.map(|issuer| issuer as Arc<dyn PermitIssuer>), ticket)
     }
 
     /// Gives the verdict, once.
-    #[allow(clippy::inline_always)] // A future's `poll` is the one place that matters, and there it is most of the code.
+    // The one caller that matters is a future's `poll`, of which this is most of the code.
+    #[allow(clippy::inline_always)]
     #[inline(always)]
     pub(crate) fn record(&mut self, outcome: Outcome) -> Recorded {
         let Some(machine_ref) = self.machine_ref.take() else {
@@ -95,7 +93,7 @@ impl CallPermit {
         };
         let (machine, ticket) = (machine_ref.machine(), self.ticket);
         let counted = match outcome {
-            // What nearly every call comes to: a look at the word, and no more.
+            // Nearly every call ends here: it reads the packed state, and changes nothing.
             Outcome::Success => {
                 machine.packed().is_clean_in(ticket.generation) || count_success(machine, ticket)
             }
@@ -110,13 +108,13 @@ impl CallPermit {
         record_slow(machine_ref, self.started, ticket, outcome)
     }
 
-    /// The verdict of a call that panicked.
+    /// Gives the verdict of a call that panicked.
     #[inline]
     pub(super) fn fail(&mut self) {
         self.record_unwinding(Failure::transient().into());
     }
 
-    /// [`record`](Self::record) where that is rare.
+    /// As [`record`](Self::record), for places that are rarely reached.
     #[inline]
     pub(super) fn record_unwinding(&mut self, outcome: Outcome) {
         if let Some(machine_ref) = self.machine_ref.take() {
@@ -124,7 +122,7 @@ impl CallPermit {
         }
     }
 
-    /// The verdict of a call that was dropped, by the rule for such calls.
+    /// Gives the verdict of a call that was dropped, by the layer's `on_cancel`.
     #[inline]
     pub(super) fn cancel(&mut self) {
         if let Some(machine_ref) = self.machine_ref.take() {
@@ -133,11 +131,12 @@ impl CallPermit {
     }
 }
 
-// What follows is out of line, and takes the parts of an admission instead of the admission, so that a future that is polled where it was made stays in
-// registers: what is lent to a function that is not inlined has to be in memory. What is rare takes the anchor, too, and lets go of it here and
-// not in every future.
+// The functions below are out of line, and take the parts of a permit instead of the permit. A
+// value that is lent to a function which is not inlined has to be in memory; so a future that is
+// polled where it was made stays in registers. The slow path takes the reference too, so that its
+// drop is compiled here and not into every future.
 
-/// Counts a success where that needs neither the clock nor the lock.
+/// Counts a success, if that needs neither the clock nor the lock. Answers whether it did.
 #[inline(never)]
 fn count_success(machine: &SharedMachine<Circuit>, ticket: Ticket) -> bool {
     machine.update(|packed| {
@@ -148,7 +147,7 @@ fn count_success(machine: &SharedMachine<Circuit>, ticket: Ticket) -> bool {
     })
 }
 
-/// Counts a plain failure, likewise.
+/// Counts a plain failure, if that needs no lock. Answers whether it did.
 #[inline(never)]
 fn count_failure(machine: &SharedMachine<Circuit>, ticket: Ticket, kind: FailureKind) -> bool {
     let outcome = Failure::of(kind).into();
@@ -164,25 +163,37 @@ fn record_slow(
     ticket: Ticket,
     outcome: Outcome,
 ) -> Recorded {
-    let machine = machine_ref.machine();
-    let outcome = machine
-        .rules()
-        .judge(outcome, || machine.now().duration_since(started));
-    settle(machine, ticket, outcome)
+    record_in(machine_ref.machine(), started, ticket, outcome)
 }
 
 #[cold]
 #[inline(never)]
 #[allow(clippy::needless_pass_by_value)]
 fn cancel(machine_ref: Arc<MachineRef<Circuit>>, started: Timestamp, ticket: Ticket) {
-    let machine = machine_ref.machine();
+    cancel_in(machine_ref.machine(), started, ticket);
+}
+
+/// Records what a call said that was admitted at `started`.
+fn record_in(
+    machine: &SharedMachine<Circuit>,
+    started: Timestamp,
+    ticket: Ticket,
+    outcome: Outcome,
+) -> Recorded {
+    let ran = || machine.now().duration_since(started);
+    let outcome = machine.rules().judge(outcome, ran);
+    settle(machine, ticket, outcome)
+}
+
+/// Records that a call was dropped which was admitted at `started`.
+fn cancel_in(machine: &SharedMachine<Circuit>, started: Timestamp, ticket: Ticket) {
     let ran = || machine.now().duration_since(started);
     if let Some(outcome) = machine.rules().on_cancel.judge(ran) {
         settle(machine, ticket, outcome);
     }
 }
 
-/// Records an outcome that is judged already.
+/// Records an outcome that the rules have judged.
 fn settle(machine: &SharedMachine<Circuit>, ticket: Ticket, outcome: Outcome) -> Recorded {
     if machine.update(|packed| Circuit::record_lock_free(packed, ticket, outcome, machine.rules()))
     {
@@ -192,7 +203,8 @@ fn settle(machine: &SharedMachine<Circuit>, ticket: Ticket, outcome: Outcome) ->
     let recorded = machine.step_unless_retired(|circuit, rules, events| {
         circuit.record(rules, now, ticket, outcome, events)
     });
-    // Forgotten while the call was in flight: its result is lost, and nobody is told of a circuit that is gone.
+    // The circuit was forgotten while the call was in flight. Its result is lost, and no observer
+    // hears of a circuit that is gone.
     let Ok(recorded) = recorded else {
         return Recorded::Stale;
     };
@@ -204,6 +216,39 @@ fn settle(machine: &SharedMachine<Circuit>, ticket: Ticket, outcome: Outcome) ->
         });
     }
     recorded
+}
+
+#[cfg(feature = "http")]
+impl PermitIssuer for MachineRef<Circuit> {
+    fn record(&self, ticket: &ErasedTicket, outcome: Outcome) {
+        record_in(self.machine(), ticket.started, ticket.into(), outcome);
+    }
+
+    fn cancel(&self, ticket: &ErasedTicket) {
+        cancel_in(self.machine(), ticket.started, ticket.into());
+    }
+
+    fn renew(&self, ticket: &ErasedTicket) {
+        let (machine, ticket) = (self.machine(), Ticket::from(ticket));
+        machine.renew(|packed, deadline, now| {
+            Circuit::renewed(packed, deadline, ticket, machine.rules(), now)
+        });
+    }
+}
+
+#[cfg(feature = "http")]
+impl From<&ErasedTicket> for Ticket {
+    fn from(ticket: &ErasedTicket) -> Self {
+        // The generation went in as 32 bits.
+        #[allow(clippy::cast_possible_truncation)]
+        let generation = ticket.parts[0] as u32;
+        let role = if ticket.is_probe {
+            Role::Probe
+        } else {
+            Role::Ordinary
+        };
+        Self { generation, role }
+    }
 }
 
 impl Drop for CallPermit {
@@ -225,45 +270,46 @@ impl fmt::Debug for CallPermit {
 
 /// The right to make one call, taken by hand from a handle. It ends in a verdict.
 ///
-/// Dropped without one it is a cancelled call, by the rule that
-/// [`on_cancel`](super::CircuitBreakerLayer::on_cancel) set; dropped while its thread panics, a failure.
+/// Dropped without a verdict, it is a cancelled call, and
+/// [`on_cancel`](super::CircuitBreakerLayer::on_cancel) says what that means. Dropped while its
+/// thread panics, it is a failure.
 #[derive(Debug)]
 #[must_use = "a permit that is dropped at once is a cancelled call"]
 pub struct Permit {
-    permit: CallPermit,
+    call: CallPermit,
 }
 
 impl Permit {
-    pub(super) fn new(permit: CallPermit) -> Self {
-        Self { permit }
+    pub(super) fn new(call: CallPermit) -> Self {
+        Self { call }
     }
 
-    /// Whether the call is the one that tests recovery.
+    /// Whether the call is the probe.
     #[must_use]
     pub fn is_probe(&self) -> bool {
-        self.permit.is_probe()
+        self.call.is_probe()
     }
 
-    /// The call succeeded.
+    /// Records that the call succeeded.
     pub fn success(self) -> Recorded {
         self.record(Outcome::Success)
     }
 
-    /// The call failed, and may fare better next time.
+    /// Records that the call failed transiently.
     pub fn failure(self) -> Recorded {
         self.record(Failure::transient())
     }
 
-    /// The verdict in full. Answers whether it counted, or was of an older generation.
+    /// Records any outcome. Answers whether it counted, or came from an older generation.
     pub fn record(mut self, outcome: impl Into<Outcome>) -> Recorded {
-        self.permit.record(outcome.into())
+        self.call.record(outcome.into())
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.permit.fail();
+            self.call.fail();
         }
     }
 }

@@ -12,19 +12,24 @@ use tower_service::Service;
 
 use super::backends::{Served, Spare};
 use super::permit::CallPermit;
-use crate::machinery::judge::{Head, Judge, Permit};
+use crate::machinery::judge::{Head, Judge};
 use crate::vocabulary::Refuse;
 use crate::vocabulary::{Classify, Outcome};
 
 pin_project! {
     /// Response future of [`Fallback`](super::Fallback).
     ///
-    /// It carries the turn's permit. Dropped before the answer is there, it is a cancelled turn of the one that was serving it.
+    /// It carries the turn's permit.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before its response is there, it is a cancelled turn of the model that was serving it,
+    /// and [`on_cancel`](super::FallbackLayer::on_cancel) says what that means.
     ///
     /// # Panics
     ///
-    /// If it is polled after it was ready with a refusal, or with the error of a backup that failed to become ready; other futures of ours
-    /// do as the inner one does.
+    /// If it is polled again after it was ready with a refusal, or with the error of a backup that
+    /// failed to become ready. After an inner response, it does what the inner future does.
     pub struct ResponseFuture<F, G, B, P, R, Req, T> {
         #[pin]
         state: State<F, G, B, Req, T>,
@@ -34,14 +39,15 @@ pin_project! {
 }
 
 pin_project! {
-    // What is rare is an enum of its own, so that a turn of a healthy primary is dropped with one look.
+    // The rare states are an enum of their own. So the drop of a healthy primary's turn makes one
+    // check.
     #[project = StateProj]
     enum State<F, G, B, Req, T> {
         // The service that was readied for the primary was called.
         Primary {
             #[pin]
             future: F,
-            // Dropped without a verdict, it gives the one of a cancelled turn.
+                // Needed for its `Drop`: without a verdict, it is a cancelled turn.
             permit: CallPermit,
         },
         Other {
@@ -60,7 +66,7 @@ pin_project! {
             future: G,
             permit: CallPermit,
         },
-        // A backup is readied, to be called.
+        // A backup is polled until it is ready to be called.
         Readying {
             backup: B,
             req: Option<Req>,
@@ -72,7 +78,7 @@ pin_project! {
     }
 }
 
-/// What a turn needs when its answer is there.
+/// What a turn needs once its response is there.
 #[derive(Clone, Copy)]
 pub struct Policies<C, V, Q, J = Head> {
     pub(super) classify: C,
@@ -132,7 +138,8 @@ where
 {
     type Output = Result<Out, Err>;
 
-    #[allow(clippy::inline_always)] // It is polled in one place of a program; the call would cost a good part of the whole.
+    // A program polls it in one place. A call that is not inlined would cost a good part of the whole.
+    #[allow(clippy::inline_always)]
     #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
@@ -165,8 +172,9 @@ where
     }
 }
 
-/// Polls a turn that a backup serves, or nobody.
-#[allow(clippy::type_complexity)] // A name for it would have as many parameters.
+/// Polls a turn that a backup serves, or that is refused.
+// A name for the type would have as many parameters.
+#[allow(clippy::type_complexity)]
 #[inline(never)]
 fn poll_other<B, C, V, Q, R, Req, Res, E, Out, Err, J>(
     mut other: Pin<&mut Other<B::Future, B, Req, Result<Out, Err>>>,
@@ -225,9 +233,10 @@ where
     }
 }
 
-/// Gives an attempt's verdict. Answers with the turn's result, or with how the turn goes on.
+/// Gives an attempt's verdict. Answers with the turn's result, or with the turn's next state.
 #[inline(never)]
-#[allow(clippy::type_complexity)] // A name for it would have as many parameters.
+// A name for the type would have as many parameters.
+#[allow(clippy::type_complexity)]
 fn conclude<G, B, C, V, Q, Req, T, Res, E, J>(
     policies: &mut Policies<C, V, Q, J>,
     mut permit: CallPermit,
@@ -240,16 +249,17 @@ where
     J: Judge<Res>,
 {
     let judge = &policies.judge;
+    #[cfg(feature = "http")]
     if !J::AT_HEAD && outcome == Outcome::Success {
         match (result, permit.name()) {
             (Ok(mut response), Some(name)) => {
                 policies.served.served(&mut response, name);
-                return Ok(Ok(judge.hold(response, Permit::Chain(permit))));
+                return Ok(Ok(judge.hold(response, permit.hand_over())));
             }
             (other, _) => result = other,
         }
     }
-    // The verdict was given if a future is polled again after its answer.
+    // The permit is empty if a future is polled again after its response.
     let Some(settled) = permit.record(outcome) else {
         return Ok(result.map(|response| judge.pass(response)));
     };
@@ -273,14 +283,16 @@ where
     Ok(result.map(|response| policies.judge.pass(response)))
 }
 
-#[allow(clippy::panic)] // Documented, as everywhere in the futures of tower.
+// Documented, as in the futures of tower.
+#[allow(clippy::panic)]
 fn polled_again() -> ! {
     panic!("`ResponseFuture` polled after it was ready")
 }
 
-// Not by `unwind::on_unwind`, by which every turn of a healthy primary costs two instructions more.
+// The two guards below do not use `machinery::unwind::on_unwind`: with it every turn of a healthy
+// primary costs two more instructions.
 
-/// Runs code of the inner service. Should it unwind, the turn has failed, whoever catches the panic later.
+/// Runs code of the inner service. If it unwinds, the turn has failed.
 #[inline]
 pub(super) fn failing_if_unwound<T>(permit: &mut CallPermit, f: impl FnOnce() -> T) -> T {
     struct Unwound<'a>(&'a mut CallPermit);
@@ -297,7 +309,7 @@ pub(super) fn failing_if_unwound<T>(permit: &mut CallPermit, f: impl FnOnce() ->
     value
 }
 
-/// Runs a classifier. Should it unwind, the turn is a cancelled one now, and not when the future is dropped.
+/// Runs a classifier. If it unwinds, the turn is cancelled now, not when the future is dropped.
 #[inline]
 fn cancelled_if_unwound<T>(permit: &mut CallPermit, f: impl FnOnce() -> T) -> T {
     struct Unwound<'a>(&'a mut CallPermit);

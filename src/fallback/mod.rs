@@ -160,7 +160,6 @@ pub use self::backends::{Kept, Models, NoBackups, Once, SameTurn, ServedBy, Serv
 pub use self::chain::{EntrySnapshot, FallbackSnapshot};
 pub use self::handle::{FallbackHandle, UnknownEntry};
 pub use self::layer::FallbackLayer;
-pub(crate) use self::permit::CallPermit;
 pub use self::service::Fallback;
 
 /// What becomes of a turn while the primary is down and no entry of its chain is live.

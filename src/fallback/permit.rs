@@ -1,10 +1,12 @@
-//! What an admitted turn carries until its verdict.
+//! The permit that an admitted turn carries until its verdict.
 
 use std::fmt;
 use std::mem;
 
 use super::chain::{Chain, Role, Server, Since, Ticket};
 use crate::machinery::clock::Timestamp;
+#[cfg(feature = "http")]
+use crate::machinery::held_permit::{ErasedTicket, HeldPermit, PermitIssuer};
 use crate::machinery::packed_state::PackedState;
 use crate::machinery::shared_machine::{MachineRef, SharedMachine};
 use crate::machinery::sync::Arc;
@@ -12,12 +14,12 @@ use crate::vocabulary::Event;
 use crate::vocabulary::Name;
 use crate::vocabulary::{Failure, Outcome, Recorded};
 
-/// The permit inside a future or a body of ours. Dropped without a verdict it is a cancelled turn.
+/// The permit inside a future of this crate. Dropped without a verdict, it is a cancelled turn.
 ///
-/// It is empty, and records nothing, once its verdict is given.
-pub struct CallPermit {
+/// It is empty once its verdict is given. An empty permit records nothing.
+pub(crate) struct CallPermit {
     machine_ref: Option<Arc<MachineRef<Chain>>>,
-    /// When it was admitted, if a verdict may depend on how long the turn ran.
+    /// When the turn was admitted, if a verdict may depend on how long it ran.
     started: Timestamp,
     ticket: Ticket,
 }
@@ -37,7 +39,7 @@ impl CallPermit {
         }
     }
 
-    /// The permit of a turn that `word` sends to the primary with all others.
+    /// The permit of a turn while `packed` sends all turns to the primary.
     #[inline]
     pub(super) fn plain(machine_ref: Arc<MachineRef<Chain>>, packed: PackedState) -> Self {
         Self {
@@ -59,7 +61,7 @@ impl CallPermit {
         }
     }
 
-    /// Takes it out; an empty one stays.
+    /// Takes the permit out, and leaves an empty one.
     pub(super) fn take(&mut self) -> Self {
         mem::replace(self, Self::none())
     }
@@ -68,19 +70,23 @@ impl CallPermit {
         self.ticket.server
     }
 
-    /// The name of who serves; `None` once the verdict is given.
+    /// The name of the model that serves; `None` once the verdict is given.
     #[inline]
     pub(super) fn name(&self) -> Option<&str> {
         let machine_ref = self.machine_ref.as_ref()?;
         Some(machine_ref.machine().rules().name(self.ticket.server))
     }
 
-    /// Gives the verdict of a success, if it changes nothing and nobody is to hear of it: what nearly every turn of the primary comes to. To be asked for a turn through the
-    /// primary's service alone: a turn that a backup serves may be of the same generation.
+    /// Gives the verdict of a success, if it changes nothing and no observer has to hear of it.
+    /// Nearly every turn of the primary ends here.
+    ///
+    /// The caller asks it only for a turn through the primary's service: a turn that a backup serves
+    /// may have the same generation.
     #[inline]
     pub(super) fn pass(&mut self) -> Option<Passed> {
         let machine = self.machine_ref.as_ref()?.machine();
-        // In a generation that is clean nobody but the primary serves through its service, and every turn of it is an ordinary one.
+        // In a clean generation only the primary serves through its service, and all its turns are
+        // ordinary ones.
         if machine.packed().is_clean_in(self.ticket.since.generation()) {
             self.machine_ref.take().map(Passed)
         } else {
@@ -88,22 +94,19 @@ impl CallPermit {
         }
     }
 
-    /// The turn shows a sign of life: the lease of a probe starts anew.
+    /// Hands the call over to a permit that a response body can hold.
     #[cfg(feature = "http")]
-    #[inline]
-    pub(crate) fn renew(&self) {
-        if let (Some(machine_ref), Server::Primary(Role::Probe)) =
-            (&self.machine_ref, self.ticket.server)
-        {
-            let machine = machine_ref.machine();
-            machine.renew(|packed, deadline, now| {
-                Chain::renewed(packed, deadline, self.ticket, machine.rules(), now)
-            });
-        }
+    pub(super) fn hand_over(&mut self) -> HeldPermit {
+        let ticket = ErasedTicket {
+            started: self.started,
+            ..self.ticket.into()
+        };
+        let issuer = self.machine_ref.take();
+        HeldPermit::new(issuer.map(|issuer| issuer as Arc<dyn PermitIssuer>), ticket)
     }
 
     /// Gives the verdict, once.
-    pub(crate) fn record(&mut self, outcome: Outcome) -> Option<Settled> {
+    pub(super) fn record(&mut self, outcome: Outcome) -> Option<Settled> {
         let machine_ref = self.machine_ref.take()?;
         settle(machine_ref.machine(), self.ticket, outcome);
         let server = self.ticket.server;
@@ -113,32 +116,37 @@ impl CallPermit {
         })
     }
 
-    /// The verdict of a turn that panicked.
+    /// Gives the verdict of a turn that panicked.
     #[cold]
     #[inline(never)]
     pub(super) fn fail(&mut self) {
         self.record(Failure::transient().into());
     }
 
-    /// The turn did not begin after all.
+    /// Throws the permit away: its turn did not begin.
     pub(super) fn discard(mut self) {
         self.machine_ref = None;
     }
 
-    /// The verdict of a turn that was dropped, by the rule for such turns.
+    /// Gives the verdict of a turn that was dropped, by the layer's `on_cancel`.
     #[cold]
     #[inline(never)]
     pub(super) fn cancel(&mut self) {
         if let Some(machine_ref) = self.machine_ref.take() {
-            let machine = machine_ref.machine();
-            let ran = || machine.now().duration_since(self.started);
-            if let Some(outcome) = machine.rules().on_cancel.judge(ran) {
-                settle(machine, self.ticket, outcome);
-            }
+            cancel_in(machine_ref.machine(), self.started, self.ticket);
         }
     }
 }
 
+/// Records that a turn was dropped which was admitted at `started`.
+fn cancel_in(machine: &SharedMachine<Chain>, started: Timestamp, ticket: Ticket) {
+    let ran = || machine.now().duration_since(started);
+    if let Some(outcome) = machine.rules().on_cancel.judge(ran) {
+        settle(machine, ticket, outcome);
+    }
+}
+
+/// Records an attempt's outcome.
 fn settle(machine: &SharedMachine<Chain>, ticket: Ticket, outcome: Outcome) {
     let rules = machine.rules();
     if machine.update(|packed| Chain::record_lock_free(packed, ticket, outcome, rules)) {
@@ -153,6 +161,67 @@ fn settle(machine: &SharedMachine<Chain>, ticket: Ticket, outcome: Outcome) {
             generation: ticket.since.generation(),
             outcome,
         });
+    }
+}
+
+#[cfg(feature = "http")]
+impl PermitIssuer for MachineRef<Chain> {
+    fn record(&self, ticket: &ErasedTicket, outcome: Outcome) {
+        let ticket = Ticket::from(ticket);
+        settle(self.machine(), ticket, outcome);
+        tell_served(self.machine(), ticket.server, outcome);
+    }
+
+    fn cancel(&self, ticket: &ErasedTicket) {
+        cancel_in(self.machine(), ticket.started, ticket.into());
+    }
+
+    fn renew(&self, ticket: &ErasedTicket) {
+        let (machine, ticket) = (self.machine(), Ticket::from(ticket));
+        machine.renew(|packed, deadline, now| {
+            Chain::renewed(packed, deadline, ticket, machine.rules(), now)
+        });
+    }
+}
+
+/// The second part of an erased ticket: who serves. The probe has a flag of its own, and every
+/// other number is an entry's index.
+#[cfg(feature = "http")]
+const ORDINARY: u64 = u64::MAX;
+#[cfg(feature = "http")]
+const ASIDE: u64 = u64::MAX - 1;
+
+#[cfg(feature = "http")]
+impl From<Ticket> for ErasedTicket {
+    fn from(Ticket { since, server }: Ticket) -> Self {
+        let serves = match server {
+            Server::Primary(Role::Ordinary | Role::Probe) => ORDINARY,
+            Server::Primary(Role::Aside) => ASIDE,
+            Server::Entry(entry) => entry as u64,
+        };
+        let (generation, epoch) = (u64::from(since.generation()), u64::from(since.epoch()));
+        Self {
+            started: Timestamp::START,
+            parts: [generation, epoch, serves],
+            is_probe: server == Server::Primary(Role::Probe),
+        }
+    }
+}
+
+#[cfg(feature = "http")]
+impl From<&ErasedTicket> for Ticket {
+    fn from(ticket: &ErasedTicket) -> Self {
+        let [generation, epoch, serves] = ticket.parts;
+        // Both went in as 32 bits, and an entry as an index.
+        #[allow(clippy::cast_possible_truncation)]
+        let (since, entry) = (Since::new(generation as u32, epoch as u32), serves as usize);
+        let server = match serves {
+            ORDINARY if ticket.is_probe => Server::Primary(Role::Probe),
+            ORDINARY => Server::Primary(Role::Ordinary),
+            ASIDE => Server::Primary(Role::Aside),
+            _ => Server::Entry(entry),
+        };
+        Self { since, server }
     }
 }
 
@@ -174,11 +243,22 @@ impl fmt::Debug for CallPermit {
     }
 }
 
-/// A turn of the primary that passed.
+/// Tells the observers that a turn is over, which `server` served.
+fn tell_served(machine: &SharedMachine<Chain>, server: Server, outcome: Outcome) {
+    if machine.observed() {
+        machine.tell(&Event::Served {
+            name: machine.name().map(Name::as_str),
+            by: machine.rules().name(server),
+            outcome,
+        });
+    }
+}
+
+/// A turn of the primary that succeeded and changed nothing.
 pub(super) struct Passed(Arc<MachineRef<Chain>>);
 
 impl Passed {
-    /// The name of who served.
+    /// The primary's name.
     #[inline]
     pub(super) fn name(&self) -> &str {
         &self.0.machine().rules().primary
@@ -186,27 +266,20 @@ impl Passed {
 }
 
 /// An attempt whose verdict is given.
-pub(crate) struct Settled {
+pub(super) struct Settled {
     machine_ref: Arc<MachineRef<Chain>>,
     server: Server,
 }
 
 impl Settled {
-    /// The name of who served.
+    /// The name of the model that served.
     pub(super) fn name(&self) -> &str {
         self.machine_ref.machine().rules().name(self.server)
     }
 
     /// Tells the observers that the turn is over.
-    pub(crate) fn tell(&self, outcome: Outcome) {
-        let machine = self.machine_ref.machine();
-        if machine.observed() {
-            machine.tell(&Event::Served {
-                name: machine.name().map(Name::as_str),
-                by: self.name(),
-                outcome,
-            });
-        }
+    pub(super) fn tell(&self, outcome: Outcome) {
+        tell_served(self.machine_ref.machine(), self.server, outcome);
     }
 
     /// The next live entry, and its ticket.
@@ -224,7 +297,7 @@ impl Settled {
         self.machine_ref.machine().rules().name(ticket.server)
     }
 
-    /// A permit for the attempt after this.
+    /// The permit of the next attempt.
     pub(super) fn admit(self, ticket: Ticket) -> CallPermit {
         CallPermit::new(self.machine_ref, ticket)
     }

@@ -11,7 +11,8 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use super::inspect::Inspect;
-use crate::machinery::judge::{Judge, Permit};
+use crate::machinery::held_permit::HeldPermit;
+use crate::machinery::judge::Judge;
 use crate::machinery::unwind::on_unwind;
 use crate::vocabulary::{Failure, Outcome};
 
@@ -111,7 +112,7 @@ impl<B: Body> Judge<Response<B>> for EndOfBody {
         self.inspect(()).pass(response)
     }
 
-    fn hold(&self, response: Response<B>, permit: Permit) -> Self::Response {
+    fn hold(&self, response: Response<B>, permit: HeldPermit) -> Self::Response {
         self.inspect(()).hold(response, permit)
     }
 }
@@ -129,7 +130,7 @@ where
         response.map(ResponseBody::judged)
     }
 
-    fn hold(&self, response: Response<B>, permit: Permit) -> Self::Response {
+    fn hold(&self, response: Response<B>, permit: HeldPermit) -> Self::Response {
         let mut inspect = self.inspect.clone();
         inspect.head(response.status(), response.headers());
         response.map(|inner| ResponseBody::held(inner, permit, inspect))
@@ -182,7 +183,7 @@ impl<B, I> ResponseBody<B, I> {
 
 impl<B: Body, I: Inspect<B::Data>> ResponseBody<B, I> {
     /// A body whose verdict is yet to come.
-    fn held(inner: B, permit: Permit, inspect: I) -> Self {
+    fn held(inner: B, permit: HeldPermit, inspect: I) -> Self {
         let held = Some(Held {
             permit,
             inspect,
@@ -255,7 +256,7 @@ struct Watch<B, I> {
 
 struct Held<B, I> {
     /// Dropped without a verdict, it gives the one of a cancelled call.
-    permit: Permit,
+    permit: HeldPermit,
     inspect: I,
     /// The trailers have come.
     trailers: bool,
@@ -363,18 +364,6 @@ impl<B, I> Watch<B, I> {
         let outcome = unwound.0.as_mut().and_then(f);
         mem::forget(unwound);
         outcome
-    }
-}
-
-impl Permit {
-    /// The call shows a sign of life. A fence has no lease: it counts refused calls.
-    #[inline]
-    fn renew(&self) {
-        match self {
-            Permit::Circuit(permit) => permit.renew(),
-            Permit::Chain(permit) => permit.renew(),
-            Permit::Fence(..) => {}
-        }
     }
 }
 

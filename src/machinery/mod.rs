@@ -10,13 +10,15 @@
 //! | `store` | machines by key: bounded, and what is live is never evicted |
 //! | `keyed` | the machines of a layer by key, and how the key of a request is found |
 //! | `denied`, `cooldown` | why a machine does not admit a call; how a failure's wait moves a cooldown |
-//! | `judge` | when a call is judged, and the permit that waits for it |
+//! | `judge`, `held_permit` | when a call is judged; the permit that a response body holds until then |
 //! | `sync`, `unwind` | locks and atomics; verdicts when foreign code unwinds |
 
 pub(crate) mod clock;
 pub(crate) mod cooldown;
 pub(crate) mod denied;
 pub(crate) mod event_queue;
+#[cfg(feature = "http")]
+pub(crate) mod held_permit;
 pub(crate) mod judge;
 pub(crate) mod keyed;
 pub(crate) mod machine;

@@ -10,7 +10,7 @@ use pin_project_lite::pin_project;
 
 use super::digest::Answers;
 use super::permit::CallPermit;
-use crate::machinery::judge::{Head, Judge, Permit};
+use crate::machinery::judge::{Head, Judge};
 use crate::machinery::unwind::on_unwind;
 use crate::vocabulary::Refuse;
 use crate::vocabulary::{Classify, Outcome};
@@ -18,12 +18,17 @@ use crate::vocabulary::{Classify, Outcome};
 pin_project! {
     /// Response future of [`Tripwire`](super::Tripwire).
     ///
-    /// It carries the call's permit. Dropped before the answer is there, it is a cancelled call: its turn stays spent, and a probe's fence opens
-    /// again.
+    /// It carries the call's permit.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before its response is there, it is a cancelled call. Its turn stays spent. If it was
+    /// the probe, the fence opens again.
     ///
     /// # Panics
     ///
-    /// If it is polled after it was ready with a refusal; other futures of ours do as the inner one does.
+    /// If it is polled again after it was ready with a refusal. After an inner response, it does what
+    /// the inner future does.
     pub struct ResponseFuture<F, C, A, R, Req, T, J = Head> {
         #[pin]
         state: State<F, Policies<C, A, J>, T>,
@@ -32,14 +37,14 @@ pin_project! {
 }
 
 pin_project! {
-    // Three variants and not an `Option` in two, which would take room of its own.
+    // Three variants take less room than an `Option` in two.
     #[project = StateProj]
     #[project_replace = StateOwned]
     enum State<F, P, T> {
         Called {
             #[pin]
             future: F,
-            // Dropped without a verdict, it gives the one of a cancelled call.
+            // Needed for its `Drop`: without a verdict, it is a cancelled call.
             permit: CallPermit,
             policies: P,
         },
@@ -50,7 +55,7 @@ pin_project! {
     }
 }
 
-/// What a call needs when its answer is there.
+/// What a call needs once its response is there.
 pub(super) struct Policies<C, A, J> {
     pub(super) classify: C,
     pub(super) answers: A,
@@ -79,7 +84,8 @@ impl<F, C, A, R, Req, T, J> ResponseFuture<F, C, A, R, Req, T, J> {
     }
 }
 
-#[allow(private_bounds)] // How answers are compared, and when calls are judged, is ours.
+// `Answers` and `Judge` are private: users choose among those of this crate.
+#[allow(private_bounds)]
 impl<F, C, A, R, Req, Res, E, Out, Err, J> Future
     for ResponseFuture<F, C, A, R, Req, Result<Out, Err>, J>
 where
@@ -91,8 +97,9 @@ where
 {
     type Output = Result<Out, Err>;
 
+    // A program polls it in one place. A call that is not inlined, with what it moves, would cost a
+    // fifth of the whole.
     #[allow(clippy::inline_always)]
-    // It is polled in one place of a program; the call and what it moves would cost a fifth of the whole.
     #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.project().state;
@@ -109,19 +116,21 @@ where
                 } = policies;
                 let result = ready!(on_unwind(permit, CallPermit::fail, || future.poll(cx)));
                 if permit.is_guarded() {
-                    // If the classifier panics, the call is a cancelled one now, and not when the future is dropped.
+                    // If the classifier panics, the call is cancelled now, not when the future is
+                    // dropped.
                     let (outcome, answer) = on_unwind(permit, CallPermit::cancel, || {
                         let outcome = classify.classify(result.as_ref());
-                        // A failure is never progress, so what it answered does not matter.
+                        // A failure is never progress, so its answer is not compared.
                         let answer = match (outcome, &result) {
                             (Outcome::Success, Ok(answer)) => answers.digest_of(answer),
                             _ => None,
                         };
                         (outcome, answer)
                     });
+                    #[cfg(feature = "http")]
                     if !J::AT_HEAD && outcome == Outcome::Success {
                         if let Ok(response) = result {
-                            let permit = Permit::Fence(permit.take(), answer);
+                            let permit = permit.hand_over(answer);
                             return Poll::Ready(Ok(judge.hold(response, permit)));
                         }
                     }
@@ -133,7 +142,8 @@ where
             StateProj::Refused { .. } | StateProj::Answered => {
                 match state.project_replace(State::Answered) {
                     StateOwned::Refused { answer } => Poll::Ready(answer),
-                    #[allow(clippy::panic)] // Documented, as everywhere in the futures of tower.
+                    // Documented, as in the futures of tower.
+                    #[allow(clippy::panic)]
                     _ => panic!("`ResponseFuture` polled after it was ready"),
                 }
             }
@@ -203,7 +213,7 @@ mod tests {
         let layer = TripwireLayer::new().refuse(Panics);
         let handle = layer.handle();
         let mut service = layer.layer(Down);
-        // The first call is of a shared count, and the others are not.
+        // The first call uses the layer's reference count, the others the service's own.
         for errors in 1..=3 {
             assert_ready_ok!(task::spawn(()).enter(|cx, _| service.poll_ready(cx)));
             let mut call = task::spawn(service.call(errors));
@@ -214,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_whose_classifier_panics_is_lost_at_once_and_not_when_its_future_is_dropped() {
+    fn a_probe_whose_classifier_panics_is_lost_at_once() {
         let layer = TripwireLayer::new()
             .identical_limit(2)
             .open_cooldown_rejects(1)
@@ -227,7 +237,7 @@ mod tests {
             task::spawn(service.call(req))
         };
         assert!(catch_unwind(AssertUnwindSafe(|| call(0).poll())).is_err());
-        // The first trips it, and the second arms the probe.
+        // The first one trips the fence, the second one arms the probe.
         for _ in 0..2 {
             assert_ready_ok!(call(0).poll());
         }
@@ -239,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_future_shows_its_permit_and_whether_it_is_the_probes() {
+    fn a_future_shows_its_permit_and_whether_it_is_the_probe() {
         let layer = TripwireLayer::new()
             .error_limit(1)
             .open_cooldown_rejects(1)
@@ -253,7 +263,7 @@ mod tests {
         let permit = "permit: Permit { guarded: true, generation: 0, probe: false }";
         assert!(format!("{ordinary:?}").contains(permit), "{ordinary:?}");
         assert_ready_err!(ordinary.poll());
-        // It has tripped, and this arms the probe.
+        // The fence has tripped. This call arms the probe.
         assert_ready_ok!(task::spawn(call(1)).poll());
         let probe = call(2);
         let permit = "permit: Permit { guarded: true, generation: 2, probe: true }";

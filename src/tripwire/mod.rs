@@ -168,7 +168,6 @@ pub use self::fence::TripwireSnapshot;
 pub use self::gate::{One, PerSession};
 pub use self::handle::{KeyedTripwireHandle, TripwireHandle};
 pub use self::layer::TripwireLayer;
-pub(crate) use self::permit::CallPermit;
 pub use self::reader::{Limit, Reader};
 pub use self::service::Tripwire;
 pub use crate::machinery::keyed::{Borrowed, Owned};

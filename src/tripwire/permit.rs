@@ -1,21 +1,25 @@
-//! What an admitted call carries until its verdict.
+//! The permit that an admitted call carries until its verdict.
 
 use std::fmt;
-use std::mem;
 
 use super::digest::Digest;
 use super::fence::{Fence, Role, Ticket};
-use crate::machinery::shared_machine::MachineRef;
+#[cfg(feature = "http")]
+use crate::machinery::clock::Timestamp;
+#[cfg(feature = "http")]
+use crate::machinery::held_permit::{ErasedTicket, HeldPermit, PermitIssuer};
+use crate::machinery::shared_machine::{MachineRef, SharedMachine};
 use crate::machinery::sync::Arc;
 use crate::vocabulary::Event;
 use crate::vocabulary::Name;
 use crate::vocabulary::{Failure, Outcome};
 
-/// The permit inside a future or a body of ours. Dropped without a verdict it is a cancelled call: its turn stays spent, and if it was the probe,
-/// the fence opens again.
+/// The permit inside a future of this crate. Dropped without a verdict, it is a cancelled call: its
+/// turn stays spent, and if it was the probe, the fence opens again.
 ///
-/// It is empty, and records nothing, once its verdict is given, and for a call that runs unguarded.
-pub struct CallPermit {
+/// It is empty once its verdict is given, and for a call that runs unguarded. An empty permit
+/// records nothing.
+pub(crate) struct CallPermit {
     machine_ref: Option<Arc<MachineRef<Fence>>>,
     ticket: Ticket,
 }
@@ -40,21 +44,17 @@ impl CallPermit {
         }
     }
 
-    /// Takes it out; an empty one stays.
-    pub(super) fn take(&mut self) -> Self {
-        mem::replace(self, Self::none())
-    }
-
     /// Whether a verdict would be recorded.
     #[inline]
     pub(super) fn is_guarded(&self) -> bool {
         self.machine_ref.is_some()
     }
 
-    /// Gives the verdict, once; and for a success what it answered, where answers are compared.
-    #[allow(clippy::inline_always)] // A future's `poll` is the one place that matters, and there it is most of the code.
+    /// Gives the verdict, once. Where answers are compared, a success brings its answer's digest.
+    // The one caller that matters is a future's `poll`, of which this is most of the code.
+    #[allow(clippy::inline_always)]
     #[inline(always)]
-    pub(crate) fn record(&mut self, outcome: Outcome, answer: Option<Digest>) {
+    pub(super) fn record(&mut self, outcome: Outcome, answer: Option<Digest>) {
         let Some(machine_ref) = self.machine_ref.take() else {
             return;
         };
@@ -64,7 +64,30 @@ impl CallPermit {
         }
     }
 
-    /// The verdict of a call that panicked.
+    /// Hands the call over to a permit that a response body can hold, together with the digest of the answer's
+    /// head.
+    #[cfg(feature = "http")]
+    pub(super) fn hand_over(&mut self, answer: Option<Digest>) -> HeldPermit {
+        let Ticket {
+            generation,
+            number,
+            role,
+        } = self.ticket;
+        let [first, second] = answer.map_or([0, 0], Digest::into_parts);
+        let ticket = ErasedTicket {
+            started: Timestamp::START,
+            parts: [
+                u64::from(generation) << 32 | u64::from(number),
+                first,
+                second,
+            ],
+            is_probe: role == Role::Probe,
+        };
+        let issuer = self.machine_ref.take();
+        HeldPermit::new(issuer.map(|issuer| issuer as Arc<dyn PermitIssuer>), ticket)
+    }
+
+    /// Gives the verdict of a call that panicked.
     #[inline]
     pub(super) fn fail(&mut self) {
         if let Some(machine_ref) = self.machine_ref.take() {
@@ -72,7 +95,7 @@ impl CallPermit {
         }
     }
 
-    /// The call was dropped. Nobody learns anything of it, but a probe must not wedge the fence.
+    /// Notes that the call was dropped. It says nothing; but a lost probe must not wedge the fence.
     #[inline]
     pub(super) fn cancel(&mut self) {
         if let Some(machine_ref) = self.machine_ref.take() {
@@ -81,9 +104,10 @@ impl CallPermit {
     }
 }
 
-// What follows is out of line, and takes the parts of an admission instead of the admission, so that a future that is polled where it was made stays in
-// registers: what is lent to a function that is not inlined has to be in memory. It takes the anchor, too, and lets go of it here and not
-// in every future.
+// The functions below are out of line, and take the parts of a permit instead of the permit. A
+// value that is lent to a function which is not inlined has to be in memory; so a future that is
+// polled where it was made stays in registers. They take the reference too, so that its drop is
+// compiled here and not into every future.
 
 #[cold]
 #[inline(never)]
@@ -94,7 +118,23 @@ fn settle(
     outcome: Outcome,
     answer: Option<Digest>,
 ) {
-    let machine = machine_ref.machine();
+    record_in(machine_ref.machine(), ticket, outcome, answer);
+}
+
+#[cold]
+#[inline(never)]
+#[allow(clippy::needless_pass_by_value)]
+fn cancel(machine_ref: Arc<MachineRef<Fence>>, ticket: Ticket) {
+    cancel_in(machine_ref.machine(), ticket);
+}
+
+/// Records a call's outcome.
+fn record_in(
+    machine: &SharedMachine<Fence>,
+    ticket: Ticket,
+    outcome: Outcome,
+    answer: Option<Digest>,
+) {
     if answer.is_none()
         && machine
             .update(|packed| Fence::record_lock_free(packed, ticket, outcome, machine.rules()))
@@ -112,14 +152,44 @@ fn settle(
     }
 }
 
-#[cold]
-#[inline(never)]
-#[allow(clippy::needless_pass_by_value)]
-fn cancel(machine_ref: Arc<MachineRef<Fence>>, ticket: Ticket) {
+/// Records that a call was dropped.
+fn cancel_in(machine: &SharedMachine<Fence>, ticket: Ticket) {
     if ticket.role == Role::Probe {
-        machine_ref
-            .machine()
-            .step(|fence, _, events| fence.lose(ticket, events));
+        machine.step(|fence, _, events| fence.lose(ticket, events));
+    }
+}
+
+#[cfg(feature = "http")]
+impl PermitIssuer for MachineRef<Fence> {
+    fn record(&self, erased: &ErasedTicket, outcome: Outcome) {
+        let answer = Digest::from_parts([erased.parts[1], erased.parts[2]]);
+        record_in(self.machine(), erased.into(), outcome, answer);
+    }
+
+    fn cancel(&self, ticket: &ErasedTicket) {
+        cancel_in(self.machine(), ticket.into());
+    }
+
+    /// Does nothing: a fence has no lease. It counts refused calls.
+    fn renew(&self, _: &ErasedTicket) {}
+}
+
+#[cfg(feature = "http")]
+impl From<&ErasedTicket> for Ticket {
+    fn from(ticket: &ErasedTicket) -> Self {
+        // Two halves of 32 bits each.
+        #[allow(clippy::cast_possible_truncation)]
+        let (generation, number) = ((ticket.parts[0] >> 32) as u32, ticket.parts[0] as u32);
+        let role = if ticket.is_probe {
+            Role::Probe
+        } else {
+            Role::Ordinary
+        };
+        Self {
+            generation,
+            number,
+            role,
+        }
     }
 }
 

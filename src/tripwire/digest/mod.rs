@@ -38,6 +38,18 @@ impl Digest {
         hasher.digest()
     }
 
+    /// The two halves. The first one is never zero.
+    #[cfg(feature = "http")]
+    pub(super) fn into_parts(self) -> [u64; 2] {
+        [self.0.get(), self.1]
+    }
+
+    /// The digest with these halves; `None` if the first one is zero.
+    #[cfg(feature = "http")]
+    pub(super) fn from_parts([first, second]: [u64; 2]) -> Option<Self> {
+        Some(Self(NonZeroU64::new(first)?, second))
+    }
+
     /// The two halves, for sums of digests.
     #[cfg(feature = "json")]
     fn as_number(self) -> u128 {
