@@ -80,13 +80,15 @@
 //! ```
 
 mod body;
+mod end_of_body;
 mod events;
 mod hints;
 mod inspect;
 mod refuse;
 mod status;
 
-pub use self::body::{EndOfBody, InspectBody, ResponseBody};
+pub use self::body::ResponseBody;
+pub use self::end_of_body::{EndOfBody, InspectBody};
 pub use self::events::ErrorEvents;
 #[cfg(feature = "grpc")]
 pub(crate) use self::hints::digits;
