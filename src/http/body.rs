@@ -174,7 +174,7 @@ struct Held<B, I> {
     verdict_if_dropped: fn(&B, bool, &mut I) -> Option<Outcome>,
 }
 
-/// The verdict of a body that is dropped; `None` if it had not ended.
+/// The verdict of a body that is dropped; `None` if its answer was not whole.
 fn verdict_if_dropped<B, I>(inner: &B, trailers: bool, inspect: &mut I) -> Option<Outcome>
 where
     B: Body,
@@ -186,7 +186,7 @@ where
         return Some(inspect.end());
     }
     if inner.size_hint().exact() != Some(0) {
-        return None;
+        return inspect.dropped();
     }
     // All the data has come, but trailers may follow. If the inspector needs them, and so calls the
     // end a failure, the reader has left too early.

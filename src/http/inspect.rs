@@ -46,6 +46,14 @@ pub trait Inspect<D> {
     fn end(&mut self) -> Outcome {
         Outcome::Success
     }
+
+    /// The body is dropped before its end, and no frame gave a verdict.
+    ///
+    /// With an outcome that is the verdict, as of an answer that was whole all the same. Without one,
+    /// which is the default, the call counts as dropped. If it panics, the panic goes nowhere.
+    fn dropped(&mut self) -> Option<Outcome> {
+        None
+    }
 }
 
 impl<F, D> Inspect<D> for F
