@@ -336,6 +336,8 @@ fn as_failure_takes_every_error_for_that_failure() {
         says(&events, error, LIMITED);
     }
     assert_eq!(judged(&events, "event: error\n"), LIMITED);
+    let waiting = Failure::transient().with_retry_after(secs(2.5));
+    says(&ErrorEvents::as_failure(waiting), r#"{"error":"x"}"#, waiting.into());
     says(&events.code("mine", Failure::fatal()), r#"{"error":{"code":"mine"}}"#, FATAL);
 }
 

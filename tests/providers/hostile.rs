@@ -92,12 +92,10 @@ fn hostile() -> Vec<(&'static str, String, usize, &'static str)> {
 fn whatever_comes_memory_is_bounded() {
     for (what, begin, times, piece) in hostile() {
         let body = begin + &piece.repeat(times);
-        for content_type in [None, Some(SSE), Some(JSON), Some(LINES)] {
-            for size in [1_000, body.len()] {
-                let events = with_type(models(), content_type);
-                let (_, most, _) = counted(|| judged_in(events, body.as_bytes().chunks(size)));
-                assert!(most <= KIB_64, "{what}, {content_type:?}: {most} bytes");
-            }
+        for (content_type, size) in [(None, 1_000), (Some(SSE), body.len()), (Some(LINES), 1_001)] {
+            let events = with_type(models(), content_type);
+            let (_, most, _) = counted(|| judged_in(events, body.as_bytes().chunks(size)));
+            assert!(most <= KIB_64, "{what}, {content_type:?}: {most} bytes");
         }
     }
 }

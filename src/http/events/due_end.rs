@@ -12,7 +12,7 @@
 //! `[DONE]`, `message_stop`, `response.completed`, `response.incomplete` and `"done":true` end an
 //! answer at once. After the others more may come, so they only make the end of the body good.
 
-use super::scan::{Facts, Kind, Object};
+use super::scan::{Fact, Facts, Kind, Object};
 
 /// How the document came.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +42,8 @@ pub(super) struct DueEnd {
     finished: bool,
     /// Whether a document came before.
     several: bool,
+    /// A neutral error stands in the array: a worse one may follow.
+    pub(super) neutral: bool,
     choices: u16,
     choices_finished: u16,
 }
@@ -52,6 +54,7 @@ impl DueEnd {
             dialect: Dialect::Unknown,
             finished: false,
             several: false,
+            neutral: false,
             choices: 0,
             choices_finished: 0,
         }
@@ -78,15 +81,15 @@ impl DueEnd {
             if facts.object == Object::Chunk {
                 self.dialect = Dialect::Chat;
             }
-        } else if facts.done == Some(true) {
+        } else if facts.has(Fact::Done) {
             return true;
-        } else if facts.done == Some(false) && (several || !came.as_declared_json) {
+        } else if facts.has(Fact::NotDone) && (several || !came.as_declared_json) {
             self.dialect = Dialect::Ollama;
         }
-        if facts.candidates && (came.as_event || came.in_array) {
+        if facts.has(Fact::Candidates) && (came.as_event || came.in_array) {
             self.dialect = Dialect::Gemini;
         }
-        self.finished |= facts.candidates_finished || facts.blocked;
+        self.finished |= facts.has(Fact::CandidatesFinished) || facts.has(Fact::Blocked);
         self.choices |= facts.choices;
         self.choices_finished |= facts.choices_finished;
         false

@@ -8,6 +8,7 @@ mod scan;
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 use http_body::Frame;
@@ -15,9 +16,9 @@ use http_body::Frame;
 use self::due_end::DueEnd;
 use self::error_object::ErrorObject;
 use self::framing::{Found, Framing};
-use self::scan::{Kind, Object, Scan};
+use self::scan::{Fact, Kind, Object, Scan};
 use super::inspect::Inspect;
-use crate::vocabulary::{Failure, Outcome};
+use crate::vocabulary::{Failure, FailureKind, Outcome};
 
 /// Finds errors inside a body whose status was a success, and ends that do not come. For
 /// [`EndOfBody::inspect`](super::EndOfBody::inspect).
@@ -99,16 +100,21 @@ pub struct ErrorEvents {
     rules: Rules,
     framing: Framing,
     due: DueEnd,
-    /// A neutral error stands in the array.
-    neutral: bool,
 }
 
-#[derive(Clone, Debug)]
+/// What the user has decided. The failure stands in its parts, which need less room: every body has
+/// these rules.
+#[derive(Clone)]
 struct Rules {
     models: bool,
     due_ends: bool,
     tool_errors: bool,
-    failure: Option<Failure>,
+    /// The kind of the failure that each error is taken for.
+    failure: Option<FailureKind>,
+    /// Its wait: the nanoseconds, and `NO_WAIT` if it has none.
+    nanos: u32,
+    /// The seconds of its wait.
+    seconds: u64,
     codes: Option<Arc<Vec<(Cow<'static, str>, Outcome)>>>,
 }
 
@@ -144,17 +150,26 @@ impl ErrorEvents {
     }
 
     const fn of(models: bool, failure: Option<Failure>) -> Self {
+        let (kind, wait) = match failure {
+            Some(failure) => (Some(failure.kind()), failure.retry_after()),
+            None => (None, None),
+        };
+        let (seconds, nanos) = match wait {
+            Some(wait) => (wait.as_secs(), wait.subsec_nanos()),
+            None => (0, NO_WAIT),
+        };
         Self {
             rules: Rules {
                 models,
                 due_ends: true,
                 tool_errors: false,
-                failure,
+                failure: kind,
+                nanos,
+                seconds,
                 codes: None,
             },
             framing: Framing::new(),
             due: DueEnd::new(),
-            neutral: false,
         }
     }
 
@@ -199,30 +214,41 @@ impl ErrorEvents {
     }
 }
 
+/// More nanoseconds than a second has.
+const NO_WAIT: u32 = u32::MAX;
+
 impl Rules {
+    /// The failure that each error is taken for.
+    fn failure(&self) -> Option<Failure> {
+        let failure = Failure::of(self.failure?);
+        Some(match self.nanos {
+            NO_WAIT => failure,
+            nanos => failure.with_retry_after(Duration::new(self.seconds, nanos)),
+        })
+    }
+
     /// The verdict that a document or an event gives.
     fn judge(
         &self,
         found: Found<'_>,
         due: &mut DueEnd,
-        neutral: &mut bool,
     ) -> Option<Outcome> {
         match found {
             Found::Document(scan, name, came) => match self.error(scan, name) {
                 // A worse one may follow.
                 Some(Outcome::Neutral) if came.in_array => {
-                    *neutral = true;
+                    due.neutral = true;
                     None
                 }
                 None if due.document(scan.facts(), came) => Some(Outcome::Success),
                 error => error,
             },
             Found::Bare(Kind::Error | Kind::ResponseFailed) => {
-                Some(self.failure.unwrap_or(Failure::transient()).into())
+                Some(self.failure().unwrap_or(Failure::transient()).into())
             }
             Found::Bare(_) => None,
             Found::Name(name) => due.kind(name).then_some(Outcome::Success),
-            Found::ArrayEnd => neutral.then_some(Outcome::Neutral),
+            Found::ArrayEnd => due.neutral.then_some(Outcome::Neutral),
             Found::Done => Some(Outcome::Success),
         }
     }
@@ -232,16 +258,16 @@ impl Rules {
     fn error(&self, scan: &mut Scan, name: Kind) -> Option<Outcome> {
         let facts = *scan.facts();
         let is = |kind| facts.kind == kind || name == kind;
-        let object = if facts.error || facts.exception || facts.object == Object::Error {
+        let object = if facts.has(Fact::Error) || facts.has(Fact::Exception) || facts.object == Object::Error {
             "error"
         } else if is(Kind::Error) {
             "error"
         } else if is(Kind::ResponseFailed) {
             "response.error"
-        } else if facts.choice_error {
+        } else if facts.has(Fact::ChoiceError) {
             "choice.error"
-        } else if facts.tool_error && facts.json_rpc {
-            return Some(match (self.tool_errors, self.failure) {
+        } else if facts.has(Fact::ToolError) && facts.has(Fact::JsonRpc) {
+            return Some(match (self.tool_errors, self.failure()) {
                 (true, failure) => failure.unwrap_or(Failure::transient()).into(),
                 (false, _) => Outcome::Neutral,
             });
@@ -253,10 +279,10 @@ impl Rules {
             Some(collected) => collected.read(object, own),
             None => ErrorObject::default(),
         };
-        Some(match (error.own(), self.failure) {
+        Some(match (error.own(), self.failure()) {
             (Some(own), _) => own,
             (None, Some(failure)) => failure.into(),
-            (None, None) => error.outcome(facts.json_rpc, self.models),
+            (None, None) => error.outcome(facts.has(Fact::JsonRpc), self.models),
         })
     }
 }
@@ -268,21 +294,21 @@ impl<D: AsRef<[u8]>> Inspect<D> for ErrorEvents {
 
     fn frame(&mut self, frame: &Frame<D>) -> Option<Outcome> {
         let data = frame.data_ref()?.as_ref();
-        let (rules, due, neutral) = (&self.rules, &mut self.due, &mut self.neutral);
+        let (rules, due) = (&self.rules, &mut self.due);
         self.framing
-            .read(data, &mut |found| rules.judge(found, due, neutral))
+            .read(data, &mut |found| rules.judge(found, due))
     }
 
     fn end(&mut self) -> Outcome {
-        let (rules, due, neutral) = (&self.rules, &mut self.due, &mut self.neutral);
+        let (rules, due) = (&self.rules, &mut self.due);
         let found = self
             .framing
-            .end(&mut |found| rules.judge(found, due, neutral));
+            .end(&mut |found| rules.judge(found, due));
         if let Some(outcome) = found {
             outcome
         } else if self.rules.due_ends && (self.due.is_missing() || self.framing.is_torn()) {
             Failure::transient().into()
-        } else if self.neutral {
+        } else if self.due.neutral {
             Outcome::Neutral
         } else {
             Outcome::Success
@@ -307,7 +333,7 @@ impl fmt::Debug for ErrorEvents {
             .field("models", &self.rules.models)
             .field("due_ends", &self.rules.due_ends)
             .field("tool_errors", &self.rules.tool_errors)
-            .field("failure", &self.rules.failure)
+            .field("failure", &self.rules.failure())
             .field("codes", &self.rules.codes)
             .finish_non_exhaustive()
     }

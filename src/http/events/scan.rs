@@ -21,30 +21,64 @@ use memchr::memchr3;
 use super::error_object::{self, Collected};
 
 /// What one document has said. The last of several equal keys counts.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Facts {
     /// The document's `type`.
     pub(super) kind: Kind,
     pub(super) object: Object,
-    /// `error` is there, and is none of `null`, `false`, `""`, `{}` and `[]`.
-    pub(super) error: bool,
-    /// The same of `response.error`.
-    pub(super) response_error: bool,
-    /// The same of `choices[].error`, or a `finish_reason` of `error`.
-    pub(super) choice_error: bool,
-    /// `__type` names an exception of AWS.
-    pub(super) exception: bool,
-    pub(super) json_rpc: bool,
-    /// `result.isError` is `true`.
-    pub(super) tool_error: bool,
-    /// Candidates of Gemini.
-    pub(super) candidates: bool,
-    pub(super) candidates_finished: bool,
-    pub(super) blocked: bool,
-    pub(super) done: Option<bool>,
+    flags: u16,
     /// The choices seen, and those that have finished: a bit for each index, modulo 16.
     pub(super) choices: u16,
     pub(super) choices_finished: u16,
+}
+
+/// A fact that holds or does not. One bit each, since every body has a scanner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub(super) enum Fact {
+    /// `error` is there, and is none of `null`, `false`, `""`, `{}` and `[]`.
+    Error = 1,
+    /// The same of `response.error`.
+    ResponseError = 1 << 1,
+    /// The same of `choices[].error`, or a `finish_reason` of `error`.
+    ChoiceError = 1 << 2,
+    /// `__type` names an exception of AWS.
+    Exception = 1 << 3,
+    JsonRpc = 1 << 4,
+    /// `result.isError` is `true`.
+    ToolError = 1 << 5,
+    /// Candidates of Gemini.
+    Candidates = 1 << 6,
+    CandidatesFinished = 1 << 7,
+    Blocked = 1 << 8,
+    /// `done` is `true`.
+    Done = 1 << 9,
+    /// `done` is `false`.
+    NotDone = 1 << 10,
+}
+
+impl Facts {
+    const NONE: Self = Self {
+        kind: Kind::Other,
+        object: Object::Other,
+        flags: 0,
+        choices: 0,
+        choices_finished: 0,
+    };
+
+    #[inline]
+    pub(super) fn has(&self, fact: Fact) -> bool {
+        self.flags & fact as u16 != 0
+    }
+
+    #[inline]
+    fn set(&mut self, fact: Fact, holds: bool) {
+        if holds {
+            self.flags |= fact as u16;
+        } else {
+            self.flags &= !(fact as u16);
+        }
+    }
 }
 
 /// The `type` of a document, or the name of an event.
@@ -231,7 +265,7 @@ pub(super) struct Short {
 
 impl Short {
     /// No key, value or name that counts is longer.
-    const MAX: usize = 24;
+    const MAX: usize = 22;
 
     const EMPTY: Self = Self {
         bytes: [0; Self::MAX],
@@ -271,18 +305,42 @@ impl Short {
 enum Escape {
     None,
     Begun,
-    /// So many hexadecimal digits of `\u`.
-    Hex(u8),
+    /// Behind so many hexadecimal digits of `\u`.
+    Hex0,
+    Hex1,
+    Hex2,
+    Hex3,
 }
 
+/// So large that with more digits it stays so.
+const NOT_ASCII: u8 = u8::MAX;
+
 /// Where one choice stands.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Choice {
     index: u8,
-    finished: bool,
-    failed: bool,
+    flags: u8,
+}
+
+impl Choice {
+    const NEW: Self = Self { index: 0, flags: 0 };
+
+    const FINISHED: u8 = 1;
+    const FAILED: u8 = 1 << 1;
     /// Its `finish_reason` is `error`.
-    stopped_by_error: bool,
+    const STOPPED_BY_ERROR: u8 = 1 << 2;
+
+    fn has(self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    fn set(&mut self, flag: u8, holds: bool) {
+        if holds {
+            self.flags |= flag;
+        } else {
+            self.flags &= !flag;
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -297,7 +355,8 @@ pub(super) struct Scan {
     /// Whether the container that is collected holds anything.
     holds_something: bool,
     escape: Escape,
-    hex: u16,
+    /// The value of an escape's digits so far; `NOT_ASCII` if it is too large for ASCII.
+    hex: u8,
     /// How many containers that are skipped are open.
     skipped: u32,
     choice: Choice,
@@ -320,13 +379,8 @@ impl Scan {
             escape: Escape::None,
             hex: 0,
             skipped: 0,
-            choice: Choice {
-                index: 0,
-                finished: false,
-                failed: false,
-                stopped_by_error: false,
-            },
-            facts: NO_FACTS,
+            choice: Choice::NEW,
+            facts: Facts::NONE,
             short: Short::EMPTY,
             collected: None,
         }
@@ -345,7 +399,7 @@ impl Scan {
         self.key = Key::Other;
         self.collecting = false;
         self.escape = Escape::None;
-        self.facts = NO_FACTS;
+        self.facts = Facts::NONE;
         self.collected = None;
     }
 
@@ -493,7 +547,7 @@ impl Scan {
             (Place::Top, Key::Response, b'{') => Place::Response,
             (Place::Top, Key::Result, b'{') => Place::Result,
             (Place::Choices, _, b'{') => {
-                self.choice = Choice::default();
+                self.choice = Choice::NEW;
                 Place::Choice
             }
             (Place::Candidates, _, b'{') => Place::Candidate,
@@ -551,10 +605,12 @@ impl Scan {
     fn end_choice(&mut self) {
         let bit = 1 << (self.choice.index % 16);
         self.facts.choices |= bit;
-        if self.choice.finished {
+        if self.choice.has(Choice::FINISHED) {
             self.facts.choices_finished |= bit;
         }
-        self.facts.choice_error |= self.choice.failed || self.choice.stopped_by_error;
+        if self.choice.has(Choice::FAILED) || self.choice.has(Choice::STOPPED_BY_ERROR) {
+            self.facts.set(Fact::ChoiceError, true);
+        }
     }
 
     /// One more byte of `[DONE]`.
@@ -622,26 +678,30 @@ impl Scan {
     fn escaped(&mut self, byte: u8) {
         let byte = match (self.escape, byte) {
             (Escape::Begun, b'u') => {
-                self.escape = Escape::Hex(0);
+                self.escape = Escape::Hex0;
                 self.hex = 0;
                 return;
             }
-            (Escape::Hex(digits), _) => {
+            (Escape::Hex0 | Escape::Hex1 | Escape::Hex2 | Escape::Hex3, _) => {
                 let Some(digit) = char::from(byte).to_digit(16) else {
                     return self.break_off();
                 };
-                #[allow(clippy::cast_possible_truncation)] // A digit is less than 16.
-                let digit = digit as u16;
-                self.hex = self.hex << 4 | digit;
-                if digits < 3 {
-                    self.escape = Escape::Hex(digits + 1);
+                self.hex = match u8::try_from(u32::from(self.hex) * 16 + digit) {
+                    Ok(value) if value.is_ascii() => value,
+                    _ => NOT_ASCII,
+                };
+                let next = match self.escape {
+                    Escape::Hex0 => Escape::Hex1,
+                    Escape::Hex1 => Escape::Hex2,
+                    Escape::Hex2 => Escape::Hex3,
+                    _ => Escape::None,
+                };
+                if next != Escape::None {
+                    self.escape = next;
                     return;
                 }
                 // Nothing that counts is spelled with more than ASCII.
-                u8::try_from(self.hex)
-                    .ok()
-                    .filter(u8::is_ascii)
-                    .unwrap_or(b'?')
+                if self.hex == NOT_ASCII { b'?' } else { self.hex }
             }
             (_, b'"' | b'\\' | b'/') => byte,
             (_, b'b' | b'f' | b'n' | b'r' | b't') => b' ',
@@ -681,31 +741,34 @@ impl Scan {
         let facts = &mut self.facts;
         match self.key {
             Key::Other | Key::Code | Key::Message => {}
-            Key::Error => facts.error = false,
+            Key::Error => facts.set(Fact::Error, false),
             Key::Type => facts.kind = Kind::Other,
             Key::Object => facts.object = Object::Other,
-            Key::AwsType => facts.exception = false,
-            Key::JsonRpc => facts.json_rpc = true,
-            Key::Done => facts.done = None,
+            Key::AwsType => facts.set(Fact::Exception, false),
+            Key::JsonRpc => facts.set(Fact::JsonRpc, true),
+            Key::Done => {
+                facts.set(Fact::Done, false);
+                facts.set(Fact::NotDone, false);
+            }
             Key::Choices => {
                 facts.choices = 0;
                 facts.choices_finished = 0;
-                facts.choice_error = false;
+                facts.set(Fact::ChoiceError, false);
             }
             Key::Candidates => {
-                facts.candidates = false;
-                facts.candidates_finished = false;
+                facts.set(Fact::Candidates, false);
+                facts.set(Fact::CandidatesFinished, false);
             }
-            Key::Feedback | Key::BlockReason => facts.blocked = false,
-            Key::Response | Key::ResponseError => facts.response_error = false,
-            Key::Result | Key::IsError => facts.tool_error = false,
-            Key::ChoiceError => self.choice.failed = false,
+            Key::Feedback | Key::BlockReason => facts.set(Fact::Blocked, false),
+            Key::Response | Key::ResponseError => facts.set(Fact::ResponseError, false),
+            Key::Result | Key::IsError => facts.set(Fact::ToolError, false),
+            Key::ChoiceError => self.choice.set(Choice::FAILED, false),
             Key::Index => self.choice.index = 0,
             Key::FinishReason => {
-                self.choice.finished = false;
-                self.choice.stopped_by_error = false;
+                self.choice.set(Choice::FINISHED, false);
+                self.choice.set(Choice::STOPPED_BY_ERROR, false);
             }
-            Key::Content | Key::CandidateFinish => facts.candidates = true,
+            Key::Content | Key::CandidateFinish => facts.set(Fact::Candidates, true),
         }
     }
 
@@ -715,9 +778,9 @@ impl Scan {
         let text = self.short.get();
         let filled = !text.is_empty();
         match self.key {
-            Key::Error => self.facts.error = filled,
-            Key::ResponseError => self.facts.response_error = filled,
-            Key::ChoiceError => self.choice.failed = filled,
+            Key::Error => self.facts.set(Fact::Error, filled),
+            Key::ResponseError => self.facts.set(Fact::ResponseError, filled),
+            Key::ChoiceError => self.choice.set(Choice::FAILED, filled),
             Key::Type => {
                 self.facts.kind = Kind::of(text);
                 if self.collected.is_none() && error_object::looks_like_an_error(text) {
@@ -733,16 +796,18 @@ impl Scan {
             }
             Key::AwsType => {
                 let collected = self.collected.as_deref();
-                self.facts.exception = collected.is_some_and(Collected::ends_like_an_exception);
+                self.facts.set(Fact::Exception, collected.is_some_and(Collected::ends_like_an_exception));
             }
             Key::FinishReason => {
-                self.choice.finished = filled;
-                self.choice.stopped_by_error = text == b"error";
+                self.choice.set(Choice::FINISHED, filled);
+                self.choice.set(Choice::STOPPED_BY_ERROR, text == b"error");
             }
             Key::CandidateFinish => {
-                self.facts.candidates_finished |= filled && text != b"FINISH_REASON_UNSPECIFIED";
+                if filled && text != b"FINISH_REASON_UNSPECIFIED" {
+                    self.facts.set(Fact::CandidatesFinished, true);
+                }
             }
-            Key::BlockReason => self.facts.blocked = filled,
+            Key::BlockReason => self.facts.set(Fact::Blocked, filled),
             _ => {}
         }
     }
@@ -771,20 +836,18 @@ impl Scan {
         let text = self.short.get();
         let filled = !matches!(text, b"null" | b"false");
         match self.key {
-            Key::Error => self.facts.error = filled,
-            Key::ResponseError => self.facts.response_error = filled,
-            Key::ChoiceError => self.choice.failed = filled,
+            Key::Error => self.facts.set(Fact::Error, filled),
+            Key::ResponseError => self.facts.set(Fact::ResponseError, filled),
+            Key::ChoiceError => self.choice.set(Choice::FAILED, filled),
             Key::Code => {}
             Key::Done => {
-                self.facts.done = match text {
-                    b"true" => Some(true),
-                    b"false" => Some(false),
-                    _ => None,
-                };
+                let (done, not_done) = (text == b"true", text == b"false");
+                self.facts.set(Fact::Done, done);
+                self.facts.set(Fact::NotDone, not_done);
                 return;
             }
             Key::IsError => {
-                self.facts.tool_error = text == b"true";
+                self.facts.set(Fact::ToolError, text == b"true");
                 return;
             }
             Key::Index => {
@@ -847,9 +910,9 @@ impl Scan {
         if self.collecting {
             self.collecting = false;
             match self.key {
-                Key::Error => self.facts.error = self.holds_something,
-                Key::ResponseError => self.facts.response_error = self.holds_something,
-                Key::ChoiceError => self.choice.failed = self.holds_something,
+                Key::Error => self.facts.set(Fact::Error, self.holds_something),
+                Key::ResponseError => self.facts.set(Fact::ResponseError, self.holds_something),
+                Key::ChoiceError => self.choice.set(Choice::FAILED, self.holds_something),
                 _ => {}
             }
         }
@@ -898,24 +961,6 @@ impl Scan {
         self.collect(&[byte]);
     }
 }
-
-/// `Facts::default()`, for a constant.
-const NO_FACTS: Facts = Facts {
-    kind: Kind::Other,
-    object: Object::Other,
-    error: false,
-    response_error: false,
-    choice_error: false,
-    exception: false,
-    json_rpc: false,
-    tool_error: false,
-    candidates: false,
-    candidates_finished: false,
-    blocked: false,
-    done: None,
-    choices: 0,
-    choices_finished: 0,
-};
 
 /// Whether this is a number or a literal. Of a long number only the beginning is known.
 fn is_scalar(text: &[u8]) -> bool {
