@@ -130,9 +130,23 @@ fn p28_streams_whose_tokens_spell_errors_are_answers() {
 #[test]
 fn p28_documents_that_are_no_answers_of_an_api_are_not_read() {
     for text in texts() {
-        for document in [format!("# A document\n\n{text}\n"), format!("fn main() {{\n{text}\n}}\n"), format!("<p>{text}</p>\n{text}\n")] {
-            for content_type in [None, Some("text/plain"), Some("text/markdown"), Some("text/html"), Some("application/octet-stream")] {
-                assert_eq!(judged(&with_type(models(), content_type), &document), SUCCESS, "{document}");
+        for document in [
+            format!("# A document\n\n{text}\n"),
+            format!("fn main() {{\n{text}\n}}\n"),
+            format!("<p>{text}</p>\n{text}\n"),
+        ] {
+            for content_type in [
+                None,
+                Some("text/plain"),
+                Some("text/markdown"),
+                Some("text/html"),
+                Some("application/octet-stream"),
+            ] {
+                assert_eq!(
+                    judged(&with_type(models(), content_type), &document),
+                    SUCCESS,
+                    "{document}"
+                );
             }
         }
     }

@@ -36,10 +36,25 @@ fn p31_a_chat_ends_with_a_finish_reason_for_each_choice_or_done() {
     let (a, b) = (chunk(0, "a", "null"), chunk(0, "", "\"stop\""));
     for content_type in [None, Some(SSE)] {
         ends(content_type, &a, TRANSIENT, false);
-        ends(content_type, &format!("{a}{a}data: {{\"object\":\"chat.comp"), TRANSIENT, false);
-        ends(content_type, &format!("{a}{a}data: [DONE]\n\n"), SUCCESS, true);
+        ends(
+            content_type,
+            &format!("{a}{a}data: {{\"object\":\"chat.comp"),
+            TRANSIENT,
+            false,
+        );
+        ends(
+            content_type,
+            &format!("{a}{a}data: [DONE]\n\n"),
+            SUCCESS,
+            true,
+        );
         ends(content_type, &format!("{a}{b}"), SUCCESS, false);
-        ends(content_type, &format!("{a}{b}data: [DONE]\n\n"), SUCCESS, true);
+        ends(
+            content_type,
+            &format!("{a}{b}data: [DONE]\n\n"),
+            SUCCESS,
+            true,
+        );
     }
     let (c, d) = (chunk(1, "a", "null"), chunk(1, "", "\"length\""));
     ends(None, &format!("{a}{c}{b}"), TRANSIENT, false);
@@ -67,12 +82,30 @@ fn p31_a_chat_ends_with_a_finish_reason_for_each_choice_or_done() {
 fn p32_responses_end_with_their_last_event() {
     let begun = "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"error\":null}}\n\nevent: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"error\"}\n\n";
     ends(None, begun, TRANSIENT, false);
-    ends(None, "data: {\"type\":\"response.created\"}\n\n", TRANSIENT, false);
+    ends(
+        None,
+        "data: {\"type\":\"response.created\"}\n\n",
+        TRANSIENT,
+        false,
+    );
     for end in ["response.completed", "response.incomplete"] {
-        ends(None, &format!("{begun}event: {end}\ndata: {{\"type\":\"{end}\"}}\n\n"), SUCCESS, true);
-        ends(None, &format!("{begun}data: {{\"type\":\"{end}\",\"response\":{{\"error\":null}}}}\n\n"), SUCCESS, true);
+        ends(
+            None,
+            &format!("{begun}event: {end}\ndata: {{\"type\":\"{end}\"}}\n\n"),
+            SUCCESS,
+            true,
+        );
+        ends(
+            None,
+            &format!("{begun}data: {{\"type\":\"{end}\",\"response\":{{\"error\":null}}}}\n\n"),
+            SUCCESS,
+            true,
+        );
     }
-    for end in ["event: response.failed\ndata: {}\n\n", "data: {\"type\":\"error\"}\n\n"] {
+    for end in [
+        "event: response.failed\ndata: {}\n\n",
+        "data: {\"type\":\"error\"}\n\n",
+    ] {
         assert_eq!(judged(&models(), format!("{begun}{end}")), TRANSIENT);
     }
 }
@@ -81,15 +114,40 @@ fn p32_responses_end_with_their_last_event() {
 fn p33_anthropic_ends_with_message_stop() {
     let begun = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{}}\n\nevent: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"a\"}}\n\n";
     ends(None, begun, TRANSIENT, false);
-    ends(None, &format!("{begun}event: message_delta\ndata: {{\"type\":\"message_delta\",\"delta\":{{\"stop_reason\":\"end_turn\"}}}}\n\n"), TRANSIENT, false);
-    ends(None, &format!("{begun}event: message_stop\ndata: {{\"type\":\"message_stop\"}}\n\n"), SUCCESS, true);
-    ends(None, &format!("{begun}data: {{\"type\":\"message_stop\"}}\n\n"), SUCCESS, true);
-    ends(None, "data: {\"type\":\"message_start\"}\n\n", TRANSIENT, false);
+    ends(
+        None,
+        &format!(
+            "{begun}event: message_delta\ndata: {{\"type\":\"message_delta\",\"delta\":{{\"stop_reason\":\"end_turn\"}}}}\n\n"
+        ),
+        TRANSIENT,
+        false,
+    );
+    ends(
+        None,
+        &format!("{begun}event: message_stop\ndata: {{\"type\":\"message_stop\"}}\n\n"),
+        SUCCESS,
+        true,
+    );
+    ends(
+        None,
+        &format!("{begun}data: {{\"type\":\"message_stop\"}}\n\n"),
+        SUCCESS,
+        true,
+    );
+    ends(
+        None,
+        "data: {\"type\":\"message_start\"}\n\n",
+        TRANSIENT,
+        false,
+    );
 }
 
 #[test]
 fn p34_gemini_ends_with_a_reason() {
-    let (a, end) = (r#"{"candidates":[{"content":{"parts":[{"text":"a"}]},"index":0}]}"#, r#"{"candidates":[{"content":{},"finishReason":"STOP"}],"usageMetadata":{}}"#);
+    let (a, end) = (
+        r#"{"candidates":[{"content":{"parts":[{"text":"a"}]},"index":0}]}"#,
+        r#"{"candidates":[{"content":{},"finishReason":"STOP"}],"usageMetadata":{}}"#,
+    );
     let blocked = r#"{"promptFeedback":{"blockReason":"SAFETY"}}"#;
     let usage = r#"{"usageMetadata":{}}"#;
     for (all, outcome) in [
@@ -100,7 +158,10 @@ fn p34_gemini_ends_with_a_reason() {
         (vec![a, blocked], SUCCESS),
         (vec![blocked], SUCCESS),
     ] {
-        let stream: String = all.iter().map(|one| format!("data: {one}\r\n\r\n")).collect();
+        let stream: String = all
+            .iter()
+            .map(|one| format!("data: {one}\r\n\r\n"))
+            .collect();
         ends(Some(SSE), &stream, outcome, false);
         let array = format!("[{}]", all.join("\n,\r\n"));
         ends(Some(JSON), &array, outcome, false);
@@ -108,7 +169,11 @@ fn p34_gemini_ends_with_a_reason() {
         ends(Some(JSON), array.trim_end_matches(']'), TRANSIENT, false);
     }
     // Candidates of an election.
-    for fine in [r#"{"candidates":["a","b"]}"#, r#"{"candidates":[{"name":"a"}]}"#, r#"{"candidates":{"content":1}}"#] {
+    for fine in [
+        r#"{"candidates":["a","b"]}"#,
+        r#"{"candidates":[{"name":"a"}]}"#,
+        r#"{"candidates":{"content":1}}"#,
+    ] {
         ends(Some(JSON), fine, SUCCESS, false);
         ends(Some(SSE), &format!("data: {fine}\n\n"), SUCCESS, false);
         ends(Some(JSON), &format!("[{fine}]"), SUCCESS, false);
@@ -119,7 +184,8 @@ fn p34_gemini_ends_with_a_reason() {
 #[test]
 fn p35_ollama_ends_with_done() {
     let a = "{\"model\":\"llama3\",\"created_at\":\"2024\",\"message\":{\"role\":\"assistant\",\"content\":\"a\"},\"done\":false}\n";
-    let end = "{\"model\":\"llama3\",\"done_reason\":\"stop\",\"done\":true,\"total_duration\":1}\n";
+    let end =
+        "{\"model\":\"llama3\",\"done_reason\":\"stop\",\"done\":true,\"total_duration\":1}\n";
     for content_type in [None, Some(LINES), Some(JSON)] {
         ends(content_type, &format!("{a}{a}"), TRANSIENT, false);
         ends(content_type, &format!("{a}{a}{end}"), SUCCESS, true);
@@ -127,8 +193,18 @@ fn p35_ollama_ends_with_done() {
     }
     ends(None, a, TRANSIENT, false);
     // One page of several is no answer of Ollama's.
-    ends(Some(JSON), "{\"totalSize\":9,\"done\":false,\"records\":[]}", SUCCESS, false);
-    ends(Some(LINES), "{\"status\":\"pulling\"}\n{\"done\":\"no\"}\n{\"a\":{\"done\":false}}\n", SUCCESS, false);
+    ends(
+        Some(JSON),
+        "{\"totalSize\":9,\"done\":false,\"records\":[]}",
+        SUCCESS,
+        false,
+    );
+    ends(
+        Some(LINES),
+        "{\"status\":\"pulling\"}\n{\"done\":\"no\"}\n{\"a\":{\"done\":false}}\n",
+        SUCCESS,
+        false,
+    );
 }
 
 #[test]
@@ -181,12 +257,30 @@ fn the_end_counts_once_and_what_follows_it_does_not() {
     ] {
         ends(None, stream, SUCCESS, true);
     }
-    for stream in ["data: [DONE", "data: [\"DONE\"]\n\n", "data: [DONE]]\n\n".trim_start_matches('d'), "event: [DONE]\n\n", "data: \"[DONE]\"\n\n", "data: {\"text\":\"data: [DONE]\"}\n\n", "event: message_stopped\n\n", "event: response.complete\n\n"] {
+    for stream in [
+        "data: [DONE",
+        "data: [\"DONE\"]\n\n",
+        "data: [DONE]]\n\n".trim_start_matches('d'),
+        "event: [DONE]\n\n",
+        "data: \"[DONE]\"\n\n",
+        "data: {\"text\":\"data: [DONE]\"}\n\n",
+        "event: message_stopped\n\n",
+        "event: response.complete\n\n",
+    ] {
         ends(None, stream, SUCCESS, false);
     }
     // An error in the event that ends an answer is an error.
-    assert_eq!(judged(&models(), "{\"done\":true,\"error\":\"x\"}\n"), TRANSIENT);
-    assert_eq!(judged(&models(), "data: {\"type\":\"message_stop\",\"error\":\"x\"}\n\n"), TRANSIENT);
+    assert_eq!(
+        judged(&models(), "{\"done\":true,\"error\":\"x\"}\n"),
+        TRANSIENT
+    );
+    assert_eq!(
+        judged(
+            &models(),
+            "data: {\"type\":\"message_stop\",\"error\":\"x\"}\n\n"
+        ),
+        TRANSIENT
+    );
 }
 
 // ===== with a layer =====
@@ -219,7 +313,10 @@ async fn read(frames: Frames, reads: usize) -> (State, u32) {
 }
 
 fn frames(events: &[String]) -> Frames {
-    events.iter().map(|event| Ok(Frame::data(Bytes::from(event.clone())))).collect()
+    events
+        .iter()
+        .map(|event| Ok(Frame::data(Bytes::from(event.clone()))))
+        .collect()
 }
 
 #[tokio::test]
@@ -230,9 +327,21 @@ async fn p46_all_choices_finished_is_a_success_at_the_end_of_the_body() {
 
 #[tokio::test]
 async fn a_reader_who_leaves_after_the_end_has_not_dropped_a_call() {
-    let events = [chunk(0, "a", "null"), chunk(0, "", "\"stop\""), "data: [DONE]\n\n".into()];
-    assert_eq!(read(frames(&events), 3).await, (State::Closed, 0), "after [DONE]");
-    assert_eq!(read(frames(&events), 2).await, (State::Closed, 0), "after the last choice");
+    let events = [
+        chunk(0, "a", "null"),
+        chunk(0, "", "\"stop\""),
+        "data: [DONE]\n\n".into(),
+    ];
+    assert_eq!(
+        read(frames(&events), 3).await,
+        (State::Closed, 0),
+        "after [DONE]"
+    );
+    assert_eq!(
+        read(frames(&events), 2).await,
+        (State::Closed, 0),
+        "after the last choice"
+    );
     assert_eq!(read(frames(&events), 1).await.0, State::Open, "before");
     // Without the rule as well.
     let mut events = models().due_ends(false);
@@ -246,7 +355,10 @@ async fn p47_a_cut_or_a_missing_end_is_a_transient_failure_though_tokens_came() 
     let mut cut = frames(&[chunk(0, "a", "null")]);
     cut.push(Err("reset".into()));
     assert_eq!(read(cut, 2).await.0, State::Open);
-    assert_eq!(read(frames(&[chunk(0, "a", "null")]), 2).await.0, State::Open);
+    assert_eq!(
+        read(frames(&[chunk(0, "a", "null")]), 2).await.0,
+        State::Open
+    );
 }
 
 #[tokio::test]
@@ -257,8 +369,13 @@ async fn p45_every_byte_is_passed_on() {
     let layer = CircuitBreakerLayer::new().judge(EndOfBody.inspect(models()));
     let sent = bytes.clone();
     let stack = layer.layer(service_fn(move |_: Request<()>| {
-        let frames: Vec<_> = sent.chunks(5).map(|piece| Ok::<_, Infallible>(Frame::data(Bytes::copy_from_slice(piece)))).collect();
-        std::future::ready(Ok::<_, BoxError>(Response::new(StreamBody::new(futures::stream::iter(frames)))))
+        let frames: Vec<_> = sent
+            .chunks(5)
+            .map(|piece| Ok::<_, Infallible>(Frame::data(Bytes::copy_from_slice(piece))))
+            .collect();
+        std::future::ready(Ok::<_, BoxError>(Response::new(StreamBody::new(
+            futures::stream::iter(frames),
+        ))))
     }));
     let response = stack.oneshot(Request::new(())).await.unwrap();
     let read = response.into_body().collect().await.unwrap().to_bytes();

@@ -75,5 +75,8 @@ fn the_line_that_ends_an_answer_is_a_success_before_the_stream_ends() {
         let verdict = ErrorEvents::new().frame(&Frame::data(stream));
         assert_eq!(verdict, None, "{stream:?}");
     }
-    assert_eq!(judged(&ErrorEvents::new(), "event: error\ndata: [DONE]\n"), TRANSIENT);
+    assert_eq!(
+        judged(&ErrorEvents::new(), "event: error\ndata: [DONE]\n"),
+        TRANSIENT
+    );
 }

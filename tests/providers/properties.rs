@@ -54,7 +54,8 @@ fn spelled(value: &Value, seed: &mut u64, text: &mut String) {
     fn string(string: &str, seed: &mut u64, text: &mut String) {
         text.push('"');
         for unit in string.encode_utf16() {
-            let plain = char::from_u32(unit.into()).filter(|c| !c.is_control() && !"\"\\".contains(*c));
+            let plain =
+                char::from_u32(unit.into()).filter(|c| !c.is_control() && !"\"\\".contains(*c));
             match plain {
                 Some(c) if next(seed) % 8 != 0 => text.push(c),
                 _ => text.push_str(&format!("\\u{unit:04x}")),
@@ -192,7 +193,9 @@ fn cut_at(body: &[u8], cuts: &[usize]) -> Vec<Vec<u8>> {
     let mut cuts: Vec<_> = cuts.iter().map(|cut| cut % (body.len() + 1)).collect();
     cuts.extend([0, body.len()]);
     cuts.sort_unstable();
-    cuts.windows(2).map(|cut| body[cut[0]..cut[1]].to_vec()).collect()
+    cuts.windows(2)
+        .map(|cut| body[cut[0]..cut[1]].to_vec())
+        .collect()
 }
 
 /// What is asked of each body here: nothing is due, so that only errors count.

@@ -81,10 +81,19 @@ pub fn framed(document: &str) -> Vec<(Option<&'static str>, String)> {
     vec![
         (Some(SSE), format!("data: {document}\n\n")),
         (Some(SSE), format!("data:{document}\r\n\r\n")),
-        (Some(SSE), format!("\u{feff}: hello\rid: 7\rdata:   {document}\r\r")),
+        (
+            Some(SSE),
+            format!("\u{feff}: hello\rid: 7\rdata:   {document}\r\r"),
+        ),
         (Some(SSE), format!("event: message\ndata: {lines}\n\n")),
-        (Some(SSE), format!("data: {lines}\nevent: delta\nretry: 10\n\n")),
-        (Some(SSE), format!("data: {{}}\n\ndata: {document}\n\ndata: {{}}\n\n")),
+        (
+            Some(SSE),
+            format!("data: {lines}\nevent: delta\nretry: 10\n\n"),
+        ),
+        (
+            Some(SSE),
+            format!("data: {{}}\n\ndata: {document}\n\ndata: {{}}\n\n"),
+        ),
         (None, format!("data: {document}\n\n")),
         (None, format!("data: {document}")),
         (Some(JSON), document.to_owned()),

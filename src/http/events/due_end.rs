@@ -26,7 +26,7 @@ pub(super) struct Came {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Dialect {
+pub(super) enum Dialect {
     Unknown,
     Chat,
     Responses,
@@ -72,7 +72,7 @@ impl DueEnd {
     }
 
     /// Learns from a document without an error. Answers with whether it is the end.
-    pub(super) fn document(&mut self, facts: &Facts, came: Came) -> bool {
+    pub(super) fn document(&mut self, facts: Facts, came: Came) -> bool {
         let several = std::mem::replace(&mut self.several, true);
         if came.as_event {
             if self.kind(facts.kind) {
@@ -95,8 +95,17 @@ impl DueEnd {
         false
     }
 
+    pub(super) fn dialect(self) -> Dialect {
+        self.dialect
+    }
+
+    /// Whether choices with these indexes, a bit for each, were all seen.
+    pub(super) fn has_seen(self, choices: u16) -> bool {
+        choices & !self.choices == 0
+    }
+
     /// Whether the answer has come to its end, though more may follow.
-    pub(super) fn is_reached(&self) -> bool {
+    pub(super) fn is_reached(self) -> bool {
         match self.dialect {
             Dialect::Chat => self.choices != 0 && self.choices & !self.choices_finished == 0,
             Dialect::Gemini => self.finished,
@@ -105,7 +114,7 @@ impl DueEnd {
     }
 
     /// Whether an end is due that has not come.
-    pub(super) fn is_missing(&self) -> bool {
+    pub(super) fn is_missing(self) -> bool {
         self.dialect != Dialect::Unknown && !self.is_reached()
     }
 }

@@ -4,12 +4,14 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use serde::de::{DeserializeSeed, Deserializer as _, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{
+    DeserializeSeed, Deserializer as _, Error, IgnoredAny, MapAccess, SeqAccess, Visitor,
+};
 
 use crate::vocabulary::{Failure, Outcome};
 
-/// Codes of the user's own; the later ones win.
-pub(super) type OwnCodes = [(Cow<'static, str>, Outcome)];
+/// A code of the user's own.
+pub(super) type OwnCode = (Cow<'static, str>, Outcome);
 
 /// What looks like an error: the members of a document that matter, as the text of a JSON object.
 ///
@@ -67,7 +69,9 @@ impl Collected {
 
     /// Adds a short value: a number or a literal as it is, anything else as a string.
     pub(super) fn value(&mut self, value: &[u8]) {
-        let number = value.first().is_some_and(|first| *first == b'-' || first.is_ascii_digit());
+        let number = value
+            .first()
+            .is_some_and(|first| *first == b'-' || first.is_ascii_digit());
         if number || matches!(value, b"null" | b"true" | b"false") {
             self.push(value);
         } else {
@@ -86,7 +90,7 @@ impl Collected {
 
     /// Reads it. `error` is the name of the member with the error object. A text that is too long, or
     /// that is no JSON, says only that there is an error.
-    pub(super) fn read(mut self, error: &'static str, own: &OwnCodes) -> ErrorObject {
+    pub(super) fn read(mut self, error: &'static str, own: &[OwnCode]) -> ErrorObject {
         let mut read = ErrorObject::default();
         if self.full {
             return read;
@@ -122,62 +126,75 @@ pub(super) fn looks_like_an_error(kind: &[u8]) -> bool {
     kind.ends_with(b"_error") || kind == b"rate_limited" || meaning(kind).is_some()
 }
 
-/// What a code, a type or a status in words means.
+/// The codes, types and statuses that are known, by who sends them.
+const CODES: [(&str, Meaning); 52] = [
+    // OpenAI, and those who speak its language.
+    ("insufficient_quota", Fatal),
+    ("billing_not_active", Fatal),
+    ("billing_hard_limit_reached", Fatal),
+    ("account_deactivated", Fatal),
+    ("invalid_api_key", Fatal),
+    ("model_not_found", Fatal),
+    ("insufficient_balance", Fatal),
+    ("rate_limit_exceeded", RateLimited),
+    ("rate_limited", RateLimited),
+    ("too_many_requests", RateLimited),
+    ("server_error", Transient),
+    ("internal_error", Transient),
+    ("service_unavailable", Transient),
+    ("overloaded", Transient),
+    ("context_length_exceeded", Neutral),
+    ("content_policy_violation", Neutral),
+    ("content_filter", Neutral),
+    ("invalid_request_error", Neutral),
+    ("invalid_prefill", Neutral),
+    // Anthropic
+    ("authentication_error", Fatal),
+    ("permission_error", Fatal),
+    ("billing_error", Fatal),
+    ("not_found_error", Fatal),
+    ("enforced_spend_limit_reached", Fatal),
+    ("rate_limit_error", RateLimited),
+    ("overloaded_error", Transient),
+    ("api_error", Transient),
+    ("timeout_error", Transient),
+    ("request_too_large", Neutral),
+    // Google
+    ("API_KEY_INVALID", Fatal),
+    ("PERMISSION_DENIED", Fatal),
+    ("UNAUTHENTICATED", Fatal),
+    ("NOT_FOUND", Fatal),
+    ("RESOURCE_EXHAUSTED", RateLimited),
+    ("UNAVAILABLE", Transient),
+    ("INTERNAL", Transient),
+    ("DEADLINE_EXCEEDED", Transient),
+    ("INVALID_ARGUMENT", Neutral),
+    ("FAILED_PRECONDITION", Neutral),
+    // Azure
+    ("DeploymentNotFound", Fatal),
+    // AWS
+    ("ServiceQuotaExceededException", Fatal),
+    ("AccessDeniedException", Fatal),
+    ("ResourceNotFoundException", Fatal),
+    ("ThrottlingException", RateLimited),
+    ("ModelNotReadyException", RateLimited),
+    ("TooManyRequestsException", RateLimited),
+    ("ServiceUnavailableException", Transient),
+    ("InternalServerException", Transient),
+    ("ModelTimeoutException", Transient),
+    ("ModelErrorException", Transient),
+    ("ModelStreamErrorException", Transient),
+    ("ValidationException", Neutral),
+];
+
+/// What a code, a type or a status in words means. A status in digits is one, too.
 fn meaning(code: &[u8]) -> Option<Meaning> {
-    Some(match exception(code) {
-        // OpenAI, and those who speak its language.
-        b"insufficient_quota"
-        | b"billing_not_active"
-        | b"billing_hard_limit_reached"
-        | b"account_deactivated"
-        | b"invalid_api_key"
-        | b"model_not_found"
-        | b"insufficient_balance" => Fatal,
-        b"rate_limit_exceeded" | b"rate_limited" | b"too_many_requests" => RateLimited,
-        b"server_error"
-        | b"internal_server_error"
-        | b"internal_error"
-        | b"service_unavailable"
-        | b"service_unavailable_error"
-        | b"overloaded"
-        | b"engine_overloaded" => Transient,
-        b"context_length_exceeded"
-        | b"content_policy_violation"
-        | b"content_filter"
-        | b"invalid_request_error"
-        | b"invalid_prefill"
-        | b"string_above_max_length" => Neutral,
-        // Anthropic
-        b"authentication_error"
-        | b"permission_error"
-        | b"billing_error"
-        | b"not_found_error"
-        | b"enforced_spend_limit_reached" => Fatal,
-        b"rate_limit_error" => RateLimited,
-        b"overloaded_error" | b"api_error" | b"timeout_error" => Transient,
-        b"request_too_large" => Neutral,
-        // Google
-        b"API_KEY_INVALID" | b"PERMISSION_DENIED" | b"UNAUTHENTICATED" | b"NOT_FOUND" => Fatal,
-        b"RESOURCE_EXHAUSTED" => RateLimited,
-        b"UNAVAILABLE" | b"INTERNAL" | b"DEADLINE_EXCEEDED" => Transient,
-        b"INVALID_ARGUMENT" | b"FAILED_PRECONDITION" => Neutral,
-        // Azure
-        b"DeploymentNotFound" => Fatal,
-        // AWS
-        b"ServiceQuotaExceededException"
-        | b"AccessDeniedException"
-        | b"ResourceNotFoundException" => Fatal,
-        b"ThrottlingException" | b"ModelNotReadyException" | b"TooManyRequestsException" => {
-            RateLimited
-        }
-        b"ServiceUnavailableException"
-        | b"InternalServerException"
-        | b"ModelTimeoutException"
-        | b"ModelErrorException"
-        | b"ModelStreamErrorException" => Transient,
-        b"ValidationException" => Neutral,
-        digits => return number_of(digits).and_then(meaning_of_number),
-    })
+    let code = exception(code);
+    let known = CODES.iter().find(|(known, _)| known.as_bytes() == code);
+    match known {
+        Some((_, meaning)) => Some(*meaning),
+        None => number_of(code).and_then(meaning_of_number),
+    }
 }
 
 /// The name of an exception of AWS, without its namespace and what follows a colon. Other codes have
@@ -254,7 +271,9 @@ impl Said {
             number => number.and_then(meaning_of_number),
         };
         let words = all.into_iter().flatten().next();
-        words.or(number).or(self.text.filter(|text| *text == RateLimited))
+        words
+            .or(number)
+            .or(self.text.filter(|text| *text == RateLimited))
     }
 }
 
@@ -328,16 +347,13 @@ impl At {
             (At::Error, "type" | "__type") => At::Inner(Kind),
             (At::Error, "status") => At::Inner(Status),
             (At::Error, "message") => At::Inner(Message),
-            (At::Error, "retry_after") => At::Inner(Wait),
             (At::Error, "details") => At::Details,
             (At::Error, "metadata") => At::Metadata,
-            (At::Details, "retryDelay") => At::Inner(Wait),
+            (At::Error, "retry_after") | (At::Details, "retryDelay") => At::Inner(Wait),
             (At::Details, "reason" | "error_code") => At::Inner(Detail),
             (At::Metadata, "headers") => At::Headers,
             (At::Headers, key) if key.eq_ignore_ascii_case("retry-after") => At::Inner(Wait),
-            (At::Headers, key) if key.eq_ignore_ascii_case("x-ratelimit-reset") => {
-                At::Inner(Reset)
-            }
+            (At::Headers, key) if key.eq_ignore_ascii_case("x-ratelimit-reset") => At::Inner(Reset),
             _ => return None,
         })
     }
@@ -346,7 +362,7 @@ impl At {
 /// Walks through the text, and keeps nothing of it but what was said.
 struct Walk<'a> {
     read: &'a mut ErrorObject,
-    own: &'a OwnCodes,
+    own: &'a [OwnCode],
     error: &'static str,
     at: At,
 }
@@ -373,7 +389,8 @@ impl Walk<'_> {
 
     fn own(&self, code: &str) -> Option<Outcome> {
         let mut own = self.own.iter().rev();
-        own.find(|(own, _)| own == code).map(|(_, outcome)| *outcome)
+        own.find(|(own, _)| own == code)
+            .map(|(_, outcome)| *outcome)
     }
 
     /// A code in words.
@@ -624,8 +641,14 @@ fn seconds(seconds: f64) -> Option<Duration> {
 /// How long it is until a time since 1970, in seconds or, if it is that large, in milliseconds.
 fn until(reset: f64) -> Option<Duration> {
     const LARGE: f64 = 1e11;
-    let seconds = if reset > LARGE { reset / 1_000.0 } else { reset };
+    let seconds = if reset > LARGE {
+        reset / 1_000.0
+    } else {
+        reset
+    };
     let reset = Duration::try_from_secs_f64(seconds).ok()?;
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .ok()?;
     reset.checked_sub(now).and_then(bounded)
 }

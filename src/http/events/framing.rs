@@ -98,7 +98,10 @@ impl Framing {
             self.body = Body::Ignored;
             return;
         }
-        let Some(kind) = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()) else {
+        let Some(kind) = headers
+            .get(CONTENT_TYPE)
+            .and_then(|kind| kind.to_str().ok())
+        else {
             return;
         };
         let kind = kind.split(';').next().unwrap_or_default();
@@ -110,7 +113,7 @@ impl Framing {
                 self.doubtful = false;
             }
             // Its status decides.
-            ("application", "problem+json") | ("application", "vnd.amazon.eventstream") => {
+            ("application", "problem+json" | "vnd.amazon.eventstream") => {
                 self.body = Body::Ignored;
             }
             ("application", "json-seq") => {}
@@ -133,6 +136,21 @@ impl Framing {
     /// Whether the body, which has ended, is torn: it is declared to be JSON, and a value has no end.
     pub(super) fn is_torn(&self) -> bool {
         self.body == Body::Json && self.declared == Declared::Json && self.scan.is_inside()
+    }
+
+    /// Whether `data` is whole events, or whole lines, and nothing has come of the first.
+    #[inline]
+    pub(super) fn are_whole(&self, data: &[u8]) -> bool {
+        if self.body == Body::Lines {
+            return self.scan.is_start() && data.ends_with(b"\n");
+        }
+        self.body == Body::Events
+            && self.line == Line::Start
+            && self.name == Kind::Other
+            && !self.doubtful
+            && !self.after_return
+            && self.scan.is_start()
+            && (data.ends_with(b"\n\n") || data.ends_with(b"\r\n\r\n"))
     }
 
     /// Reads on, and tells of what it finds until that gives a verdict.
@@ -171,6 +189,7 @@ impl Framing {
         let first = |byte: &u8| !is_space(*byte) && !matches!(byte, 0xef | 0xbb | 0xbf);
         let at = data.iter().position(first)?;
         let byte = data[at];
+        super::ordinary::prepare();
         self.body = match (self.declared, byte) {
             (Declared::Lines, b'{' | b'[') => Body::Lines,
             (_, b'{' | b'[') => Body::Json,
@@ -306,7 +325,7 @@ impl Framing {
         byte: u8,
         tell: &mut impl FnMut(Found<'_>) -> Option<Outcome>,
     ) -> Option<Outcome> {
-        let field = self.scan.short.get();
+        let field = self.scan.short.get().trim_ascii_end();
         match byte {
             b'\n' | b'\r' => {
                 self.after_return = byte == b'\r';
@@ -335,7 +354,7 @@ impl Framing {
                 return found.or_else(|| self.value(&[byte], tell));
             }
             // The bytes of a byte order mark are left aside, too.
-            b' ' | b'\t' | 0xef | 0xbb | 0xbf => {}
+            b' ' | b'\t' | 0xef | 0xbb | 0xbf if field.is_empty() => {}
             _ => {
                 self.scan.short.push(&[byte]);
                 if self.scan.short.is_too_long() {
@@ -409,9 +428,7 @@ impl Framing {
                     let found = match stop {
                         // In an array each document counts at once. Another waits for the event's end.
                         Some(Stop::Document) if !self.scan.is_in_array() => None,
-                        Some(Stop::Document) => {
-                            self.document(Kind::Other, tell)
-                        }
+                        Some(Stop::Document) => self.document(Kind::Other, tell),
                         Some(Stop::Array) => tell(Found::ArrayEnd),
                         Some(Stop::Done) if self.line == Line::Data => match self.name {
                             Kind::Error | Kind::ResponseFailed => None,
@@ -425,9 +442,11 @@ impl Framing {
                 }
             }
             Line::Event => {
-                for byte in value.iter().filter(|byte| !matches!(byte, b' ' | b'\t')) {
-                    self.scan.short.push(&[*byte]);
-                }
+                let name = match self.scan.short.get() {
+                    [] => value.trim_ascii_start(),
+                    _ => value,
+                };
+                self.scan.short.push(name);
             }
             Line::Start | Line::Field | Line::Rest => {}
         }
@@ -435,10 +454,7 @@ impl Framing {
     }
 
     #[inline]
-    fn end_line(
-        &mut self,
-        tell: &mut impl FnMut(Found<'_>) -> Option<Outcome>,
-    ) -> Option<Outcome> {
+    fn end_line(&mut self, tell: &mut impl FnMut(Found<'_>) -> Option<Outcome>) -> Option<Outcome> {
         match std::mem::replace(&mut self.line, Line::Start) {
             Line::Data if !self.scan.is_whole() && !self.scan.is_start() => {
                 // The line feed ends a number, and tears a string.
@@ -447,7 +463,7 @@ impl Framing {
                 None
             }
             Line::Event => {
-                self.name = Kind::of(self.scan.short.get());
+                self.name = Kind::of(self.scan.short.get().trim_ascii_end());
                 tell(Found::Name(self.name))
             }
             Line::Json => {
@@ -461,10 +477,7 @@ impl Framing {
 
     /// An empty line ends an event.
     #[inline]
-    fn dispatch(
-        &mut self,
-        tell: &mut impl FnMut(Found<'_>) -> Option<Outcome>,
-    ) -> Option<Outcome> {
+    fn dispatch(&mut self, tell: &mut impl FnMut(Found<'_>) -> Option<Outcome>) -> Option<Outcome> {
         let found = if self.scan.is_whole() && !self.scan.is_in_array() {
             self.whole(tell)
         } else if self.name == Kind::Other {

@@ -3,6 +3,7 @@
 mod due_end;
 mod error_object;
 mod framing;
+mod ordinary;
 mod scan;
 
 use std::borrow::Cow;
@@ -14,7 +15,7 @@ use http::{HeaderMap, StatusCode};
 use http_body::Frame;
 
 use self::due_end::DueEnd;
-use self::error_object::ErrorObject;
+use self::error_object::{ErrorObject, OwnCode};
 use self::framing::{Found, Framing};
 use self::scan::{Fact, Kind, Object, Scan};
 use super::inspect::Inspect;
@@ -115,7 +116,8 @@ struct Rules {
     nanos: u32,
     /// The seconds of its wait.
     seconds: u64,
-    codes: Option<Arc<Vec<(Cow<'static, str>, Outcome)>>>,
+    /// The codes of the user's own; the later ones win.
+    codes: Option<Arc<Vec<OwnCode>>>,
 }
 
 impl ErrorEvents {
@@ -228,11 +230,7 @@ impl Rules {
     }
 
     /// The verdict that a document or an event gives.
-    fn judge(
-        &self,
-        found: Found<'_>,
-        due: &mut DueEnd,
-    ) -> Option<Outcome> {
+    fn judge(&self, found: Found<'_>, due: &mut DueEnd) -> Option<Outcome> {
         match found {
             Found::Document(scan, name, came) => match self.error(scan, name) {
                 // A worse one may follow.
@@ -256,11 +254,11 @@ impl Rules {
     /// What the error of a document says, if it has one.
     #[inline]
     fn error(&self, scan: &mut Scan, name: Kind) -> Option<Outcome> {
-        let facts = *scan.facts();
+        let facts = scan.facts();
         let is = |kind| facts.kind == kind || name == kind;
-        let object = if facts.has(Fact::Error) || facts.has(Fact::Exception) || facts.object == Object::Error {
-            "error"
-        } else if is(Kind::Error) {
+        let at_top = [Fact::Error, Fact::Exception].map(|fact| facts.has(fact));
+        let is_error = is(Kind::Error) || facts.object == Object::Error;
+        let object = if is_error || at_top.contains(&true) {
             "error"
         } else if is(Kind::ResponseFailed) {
             "response.error"
@@ -289,11 +287,15 @@ impl Rules {
 
 impl<D: AsRef<[u8]>> Inspect<D> for ErrorEvents {
     fn head(&mut self, _: StatusCode, headers: &HeaderMap) {
+        ordinary::prepare();
         self.framing.head(headers);
     }
 
     fn frame(&mut self, frame: &Frame<D>) -> Option<Outcome> {
         let data = frame.data_ref()?.as_ref();
+        if self.framing.are_whole(data) && ordinary::is_ordinary(data, self.due) {
+            return None;
+        }
         let (rules, due) = (&self.rules, &mut self.due);
         self.framing
             .read(data, &mut |found| rules.judge(found, due))
@@ -301,9 +303,7 @@ impl<D: AsRef<[u8]>> Inspect<D> for ErrorEvents {
 
     fn end(&mut self) -> Outcome {
         let (rules, due) = (&self.rules, &mut self.due);
-        let found = self
-            .framing
-            .end(&mut |found| rules.judge(found, due));
+        let found = self.framing.end(&mut |found| rules.judge(found, due));
         if let Some(outcome) = found {
             outcome
         } else if self.rules.due_ends && (self.due.is_missing() || self.framing.is_torn()) {

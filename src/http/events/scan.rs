@@ -67,7 +67,7 @@ impl Facts {
     };
 
     #[inline]
-    pub(super) fn has(&self, fact: Fact) -> bool {
+    pub(super) fn has(self, fact: Fact) -> bool {
         self.flags & fact as u16 != 0
     }
 
@@ -403,8 +403,8 @@ impl Scan {
         self.collected = None;
     }
 
-    pub(super) fn facts(&self) -> &Facts {
-        &self.facts
+    pub(super) fn facts(&self) -> Facts {
+        self.facts
     }
 
     /// Takes what looked like an error.
@@ -474,7 +474,7 @@ impl Scan {
     /// A byte outside of strings, numbers and literals.
     #[inline]
     fn structure(&mut self, byte: u8) -> Option<Stop> {
-        if is_space(byte) {
+        if is_space(byte) && self.state != State::Done {
             return None;
         }
         match (self.state, byte) {
@@ -645,13 +645,27 @@ impl Scan {
             self.escaped(rest[0]);
             return at + 1;
         }
-        let Some(end) = memchr3(b'"', b'\\', b'\n', rest) else {
+        let Some(end) = end_of_plain(rest) else {
             self.take(rest);
             return data.len();
         };
-        self.take(&rest[..end]);
+        let piece = &rest[..end];
+        if rest[end] == b'"' && self.state == State::InKey && self.short.len == 0 {
+            // The whole key is here, as nearly always.
+            self.end_key(Key::of(self.place, piece));
+            let at = at + end + 1;
+            if data.get(at) != Some(&b':') {
+                return at;
+            }
+            self.state = State::Value;
+            return at + 1;
+        }
+        self.take(piece);
         match rest[end] {
-            b'"' => self.close_text(),
+            b'"' => {
+                self.close_text();
+                return self.next_key(data, at + end + 1);
+            }
             b'\\' => self.escape = Escape::Begun,
             // No string goes over a line. The line feed is left for whoever looks for the next line.
             _ => {
@@ -662,10 +676,30 @@ impl Scan {
         at + end + 1
     }
 
+    /// Passes a comma and the quote of the next key at once, if both are here.
+    #[inline]
+    fn next_key(&mut self, data: &[u8], at: usize) -> usize {
+        let in_object = !matches!(
+            self.place,
+            Place::Outside | Place::Array | Place::Choices | Place::Candidates
+        );
+        if self.state == State::Next && in_object && data[at..].starts_with(b",\"") {
+            self.short.clear();
+            self.state = State::InKey;
+            return at + 2;
+        }
+        at
+    }
+
     /// A piece of a string, without escapes.
     #[inline]
     fn take(&mut self, piece: &[u8]) {
-        if self.state != State::SkipText {
+        let counts = match self.state {
+            State::InKey => true,
+            State::InText => self.key != Key::Other,
+            _ => false,
+        };
+        if counts {
             self.short.push(piece);
         }
         if self.collecting {
@@ -701,7 +735,11 @@ impl Scan {
                     return;
                 }
                 // Nothing that counts is spelled with more than ASCII.
-                if self.hex == NOT_ASCII { b'?' } else { self.hex }
+                if self.hex == NOT_ASCII {
+                    b'?'
+                } else {
+                    self.hex
+                }
             }
             (_, b'"' | b'\\' | b'/') => byte,
             (_, b'b' | b'f' | b'n' | b'r' | b't') => b' ',
@@ -713,11 +751,7 @@ impl Scan {
 
     fn close_text(&mut self) {
         match self.state {
-            State::InKey => {
-                self.key = Key::of(self.place, self.short.get());
-                self.forget();
-                self.state = State::Colon;
-            }
+            State::InKey => self.end_key(Key::of(self.place, self.short.get())),
             State::SkipText => {
                 if self.collecting {
                     self.collect(b"\"");
@@ -729,9 +763,20 @@ impl Scan {
                     self.collect(b"\"");
                     self.collecting = false;
                 }
-                self.learn_text();
+                if self.key != Key::Other {
+                    self.learn_text();
+                }
                 self.value_ends();
             }
+        }
+    }
+
+    #[inline]
+    fn end_key(&mut self, key: Key) {
+        self.key = key;
+        self.state = State::Colon;
+        if key != Key::Other {
+            self.forget();
         }
     }
 
@@ -796,16 +841,20 @@ impl Scan {
             }
             Key::AwsType => {
                 let collected = self.collected.as_deref();
-                self.facts.set(Fact::Exception, collected.is_some_and(Collected::ends_like_an_exception));
+                self.facts.set(
+                    Fact::Exception,
+                    collected.is_some_and(Collected::ends_like_an_exception),
+                );
             }
             Key::FinishReason => {
                 self.choice.set(Choice::FINISHED, filled);
                 self.choice.set(Choice::STOPPED_BY_ERROR, text == b"error");
             }
             Key::CandidateFinish => {
-                if filled && text != b"FINISH_REASON_UNSPECIFIED" {
-                    self.facts.set(Fact::CandidatesFinished, true);
-                }
+                let finished = filled && text != b"FINISH_REASON_UNSPECIFIED";
+                // Of several candidates one that has finished is enough.
+                let before = self.facts.has(Fact::CandidatesFinished);
+                self.facts.set(Fact::CandidatesFinished, before || finished);
             }
             Key::BlockReason => self.facts.set(Fact::Blocked, filled),
             _ => {}
@@ -814,21 +863,37 @@ impl Scan {
 
     // ===== numbers and literals =====
 
+    /// More of a number or a literal. Answers with where it has read to.
+    #[inline]
     fn scalar(&mut self, data: &[u8], at: usize) -> usize {
-        let goes_on =
-            |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
-        let rest = &data[at..];
-        let end = rest.iter().position(|byte| !goes_on(byte));
-        self.short.push(&rest[..end.unwrap_or(rest.len())]);
-        if end.is_some() {
-            if is_scalar(self.short.get()) {
-                self.learn_scalar();
-                self.value_ends();
-            } else {
-                self.break_off();
-            }
+        let mut end = at;
+        while data
+            .get(end)
+            .is_some_and(|byte| IN_SCALAR[usize::from(*byte)])
+        {
+            end += 1;
         }
-        at + end.unwrap_or(rest.len())
+        let number = !self
+            .short
+            .get()
+            .first()
+            .is_some_and(u8::is_ascii_alphabetic);
+        let counts = self.key != Key::Other;
+        if counts || !number {
+            self.short.push(&data[at..end]);
+        }
+        if end == data.len() {
+            return end;
+        }
+        if (number && !counts) || is_scalar(self.short.get()) {
+            if counts {
+                self.learn_scalar();
+            }
+            self.value_ends();
+        } else {
+            self.break_off();
+        }
+        self.next_key(data, end)
     }
 
     /// The value of the key is a number or a literal.
@@ -889,15 +954,22 @@ impl Scan {
             at += 1;
             match byte {
                 b'"' => {
-                    self.state = State::SkipText;
-                    return at;
+                    // A string that is all here is passed at once.
+                    let rest = &data[at..];
+                    match end_of_plain(rest) {
+                        Some(end) if rest[end] == b'"' && !self.collecting => at += end + 1,
+                        _ => {
+                            self.state = State::SkipText;
+                            return at;
+                        }
+                    }
                 }
                 b'{' | b'[' => self.skipped = self.skipped.saturating_add(1),
                 b'}' | b']' => {
                     self.skipped -= 1;
                     if self.skipped == 0 {
                         self.end_of_skipped();
-                        return at;
+                        return self.next_key(data, at);
                     }
                 }
                 _ => {}
@@ -962,15 +1034,53 @@ impl Scan {
     }
 }
 
+/// Where a string has its next quote, backslash or line feed. Most strings are short, and for them
+/// `memchr` would have to set out too often.
+#[inline]
+fn end_of_plain(text: &[u8]) -> Option<usize> {
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    const HIGH: u64 = EACH << 7;
+    // The lowest high bit that is set is that of the first byte that is `wanted`.
+    let marks = |word: u64, wanted: u8| {
+        let zero_where_equal = word ^ (EACH * u64::from(wanted));
+        zero_where_equal.wrapping_sub(EACH) & !zero_where_equal
+    };
+    let mut from = 0;
+    while let (Some(word), true) = (text[from..].first_chunk(), from < 16) {
+        let word = u64::from_le_bytes(*word);
+        let found = (marks(word, b'"') | marks(word, b'\\') | marks(word, b'\n')) & HIGH;
+        if found != 0 {
+            return Some(from + found.trailing_zeros() as usize / 8);
+        }
+        from += 8;
+    }
+    let end = memchr3(b'"', b'\\', b'\n', &text[from..])?;
+    Some(from + end)
+}
+
+/// The bytes of numbers and literals.
+static IN_SCALAR: [bool; 256] = {
+    let bytes = b"0123456789+-.eEnultrfas";
+    let mut table = [false; 256];
+    let mut n = 0;
+    while n < bytes.len() {
+        table[bytes[n] as usize] = true;
+        n += 1;
+    }
+    table
+};
+
 /// Whether this is a number or a literal. Of a long number only the beginning is known.
 fn is_scalar(text: &[u8]) -> bool {
     match text {
         b"null" | b"true" | b"false" | b"?" => true,
-        _ => text.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E')),
+        _ => text
+            .iter()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E')),
     }
 }
 
 /// White space of JSON. A record separator begins each text of a JSON text sequence.
 pub(super) fn is_space(byte: u8) -> bool {
-    matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x1e)
+    byte <= b' ' && matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x1e)
 }
