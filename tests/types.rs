@@ -416,7 +416,7 @@ mod http {
         // Who inspects comes on top.
         let inspected = size_of::<ResponseBody<Full<Bytes>, ErrorEvents>>();
         assert!(
-            inspected <= size_of::<Full<Bytes>>() + 104,
+            inspected <= size_of::<Full<Bytes>>() + 168,
             "{inspected} bytes"
         );
     }

@@ -192,6 +192,12 @@ fn p35_ollama_ends_with_done() {
         ends(content_type, end, SUCCESS, true);
     }
     ends(None, a, TRANSIENT, false);
+    // An element of an array is no line.
+    assert_eq!(
+        judged(&models(), "[{\"done\":true},{\"error\":true}]"),
+        TRANSIENT
+    );
+    ends(Some(JSON), "[{\"a\":1},{\"done\":false}]", SUCCESS, false);
     // One page of several is no answer of Ollama's.
     ends(
         Some(JSON),

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use http_body::Frame;
 use proptest::prelude::*;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Value, json};
 use tower_breaker::Outcome;
-use tower_breaker::http::ErrorEvents;
+use tower_breaker::http::{ErrorEvents, Inspect};
 
 use crate::support::{
     JSON, LINES, NEUTRAL, SSE, SUCCESS, TRANSIENT, framed, judged_in, models, with_type,
@@ -20,7 +21,7 @@ fn string() -> impl Strategy<Value = String> {
             "error", "type", "choices", "index", "finish_reason", "result", "isError", "jsonrpc",
             "response", "code", "message", "object", "__type", "done", "response.failed", "stop",
             "chat.completion.chunk", "insufficient_quota", "ThrottlingException", "candidates",
-            "content", "", "\"", "\\", "\n", "a", "[DONE]",
+            "content", "message_stop", "response.completed", "", "\"", "\\", "\n", "a", "[DONE]",
         ])
         .prop_map(str::to_owned),
         1 => ".{0,12}",
@@ -289,6 +290,71 @@ proptest! {
         let pieces = cut_at(&body, &cuts);
         prop_assert_eq!(judged_in(events(), pieces.iter().map(Vec::as_slice)).0, whole);
         prop_assert_eq!(judged_in(events(), body.chunks(1)).0, whole);
+    }
+
+    #[test]
+    fn a_glance_agrees_with_the_scan(
+        pieces in prop::collection::vec(
+            prop_oneof![
+                6 => prop::sample::select(vec![
+                    "{\"object\":\"chat.completion.chunk\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"},\"finish_reason\":null}]}",
+                    "{\"object\": \"chat.completion.chunk\", \"choices\": [{\"index\": 1, \"delta\": {}, \"finish_reason\": null}]}",
+                    "{\"object\":\"text_completion\",\"choices\":[{\"finish_reason\":\"stop\",\"index\":0}]}",
+                    "{\"choices\":[{\"index\":1,\"finish_reason\" :\"stop\"}]}",
+                    "{\"choices\":[{\"delta\":{},\"finish_reason\":\"error\"}]}",
+                    "{\"choices\":[{\"index\":12,\"finish_reason\":null}]}",
+                    "{\"choices\":[{\"index\":0,\"error\":{\"code\":429}}]}",
+                    "{\"candidates\":[{\"content\":{\"parts\":[]}}]}",
+                    "{\"candidates\":[{\"content\":{},\"finishReason\":\"STOP\"}]}",
+                    "{\"promptFeedback\":{\"blockReason\":\"SAFETY\"}}",
+                    "{\"type\":\"response.created\",\"response\":{\"error\":null}}",
+                    "{\"type\":\"response.output_text.delta\",\"delta\":\"error\"}",
+                    "{\"type\":\"response.completed\"}",
+                    "{\"type\":\"response.failed\",\"response\":{\"error\":{\"code\":\"server_error\"}}}",
+                    "{\"type\":\"message_start\"}",
+                    "{\"type\":\"content_block_delta\",\"index\":3,\"delta\":{\"text\":\"the index of errors, done\"}}",
+                    "{\"type\":\"message_stop\"}",
+                    "{\"type\":\"error\"}",
+                    "{\"typ\\u0065\":\"error\"}",
+                    "{\"\\u0065rror\":1}",
+                    "{\"err\\u006fr\":1}",
+                    "{\"result\":{\"isError\":true},\"jsonrpc\":\"2.0\"}",
+                    "{\"__type\":\"ThrottlingException\"}",
+                    "{\"model\":\"m\",\"response\":\"a\",\"done\":false}",
+                    "{\"done\":true}",
+                    "{\"done\" : true}",
+                    "{\"text\":\"an error: \\\"error\\\":1, for a reason\"}",
+                    "[DONE]", "{\"error\":\"x\"", "{\"error\":1}", "{}", "",
+                ]).prop_map(str::to_owned),
+                1 => value().prop_map(|value| value.to_string()),
+            ],
+            0..8,
+        ),
+        names in prop::collection::vec(prop::sample::select(vec![
+            "", "", "", "event: x\n", "event: error\n", "event: er ror\n", "event: error \n", "event:\tmessage_stop\n",
+            "event: response.created\n", ": error\n", "event: message_start\n", "id: 1\n", "{\"error\":1}\n",
+        ]), 8),
+        end in prop::sample::select(vec!["\n", "\r\n"]),
+    ) {
+        let events: Vec<_> = pieces.iter().zip(&names)
+            .map(|(piece, name)| format!("{name}data: {piece}\n\n").replace('\n', end)).collect();
+        let lines: Vec<_> = pieces.iter().map(|piece| format!("{piece}{end}")).collect();
+        for (kind, frames) in [(SSE, events), (LINES, lines)] {
+            let all = frames.concat();
+            let mut glance = with_type(models(), Some(kind));
+            let mut scan = with_type(models(), Some(kind));
+            let glanced = judged_in(glance.clone(), frames.iter().map(String::as_bytes));
+            prop_assert_eq!(judged_in(scan.clone(), all.as_bytes().chunks(1)), glanced, "{}", all);
+            // And as to what is said of a reader who leaves.
+            let found = frames.iter().find_map(|frame| glance.frame(&Frame::data(frame.as_bytes())));
+            let mut bytes = all.as_bytes().chunks(1);
+            let same = bytes.find_map(|byte| scan.frame(&Frame::data(byte)));
+            prop_assert_eq!(found, same);
+            if found.is_none() {
+                let left = Inspect::<&[u8]>::dropped(&mut glance);
+                prop_assert_eq!(left, Inspect::<&[u8]>::dropped(&mut scan));
+            }
+        }
     }
 
     #[test]

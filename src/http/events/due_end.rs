@@ -74,7 +74,9 @@ impl DueEnd {
     /// Learns from a document without an error. Answers with whether it is the end.
     pub(super) fn document(&mut self, facts: Facts, came: Came) -> bool {
         let several = std::mem::replace(&mut self.several, true);
-        if came.as_event {
+        if came.in_array {
+            // Only Gemini sends an answer so.
+        } else if came.as_event {
             if self.kind(facts.kind) {
                 return true;
             }
