@@ -465,6 +465,11 @@ impl Scan {
                     if stop.is_some() {
                         return (at, stop);
                     }
+                    if self.state == State::KeyOrEnd && data.get(at) == Some(&b'"') {
+                        self.short.clear();
+                        self.state = State::InKey;
+                        at += 1;
+                    }
                 }
             }
         }
@@ -652,10 +657,16 @@ impl Scan {
         let piece = &rest[..end];
         if rest[end] == b'"' && self.state == State::InKey && self.short.len == 0 {
             // The whole key is here, as nearly always.
-            self.end_key(Key::of(self.place, piece));
+            let key = Key::of(self.place, piece);
+            self.end_key(key);
             let at = at + end + 1;
             if data.get(at) != Some(&b':') {
                 return at;
+            }
+            if key == Key::Other && data.get(at + 1) == Some(&b'"') {
+                // So is the beginning of a string that does not count.
+                self.state = State::InText;
+                return at + 2;
             }
             self.state = State::Value;
             return at + 1;
