@@ -25,8 +25,8 @@ fn count(bytes: usize, sign: isize) {
     CALLS.set(CALLS.get() + 1);
 }
 
-// SAFETY: everything is handed to the system's allocator as it came; to count touches integers of this
-// thread alone.
+// SAFETY: everything is handed to the system's allocator as it came; to count touches integers of
+// this thread alone.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size(), 1);
@@ -44,7 +44,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What `f` answers, how much it held at most beyond what was held before, and how often it allocated.
+/// What `f` answers, how much it held at most beyond what was held before, and how often it
+/// allocated.
 fn counted<T>(f: impl FnOnce() -> T) -> (T, usize, usize) {
     let (held, calls) = (HELD.get(), CALLS.get());
     MOST.set(held);

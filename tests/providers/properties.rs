@@ -241,7 +241,8 @@ proptest! {
         if !rejected || text.contains(&b'\n') || text.contains(&b'\r') {
             return Ok(());
         }
-        // It may say one thing or the other, but the same in every framing, and the next event counts.
+        // It may say one thing or the other, but the same in every framing, and the next event
+        // counts.
         let mut stream = b"data: ".to_vec();
         stream.extend_from_slice(&text);
         stream.extend_from_slice(b"\n\ndata: {\"error\":\"x\"}\n\n");

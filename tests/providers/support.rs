@@ -47,7 +47,8 @@ pub fn with_type(mut events: ErrorEvents, content_type: Option<&str>) -> ErrorEv
     events
 }
 
-/// The verdict on a body that comes in `pieces` and then ends, and whether it was given before the end.
+/// The verdict on a body that comes in `pieces` and then ends, and whether it was given before the
+/// end.
 pub fn judged_in<'a>(
     mut events: ErrorEvents,
     pieces: impl IntoIterator<Item = &'a [u8]>,
@@ -71,8 +72,8 @@ pub fn judged(events: &ErrorEvents, body: impl AsRef<[u8]>) -> Outcome {
     whole.0
 }
 
-/// The document in every frame in which it may come in a body: as an event, with other line ends, over
-/// several lines of data, beside a name, as a line, in an array, as the whole body.
+/// The document in every frame in which it may come in a body: as an event, with other line ends,
+/// over several lines of data, beside a name, as a line, in an array, as the whole body.
 pub fn framed(document: &str) -> Vec<(Option<&'static str>, String)> {
     let pretty = serde_json::from_str::<serde_json::Value>(document)
         .map(|value| serde_json::to_string_pretty(&value).unwrap())

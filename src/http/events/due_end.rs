@@ -60,7 +60,8 @@ impl DueEnd {
         }
     }
 
-    /// Learns from the name of an event, or the type of a document. Answers with whether it is the end.
+    /// Learns from the name of an event, or the type of a document. Answers with whether it is the
+    /// end.
     pub(super) fn kind(&mut self, kind: Kind) -> bool {
         match kind {
             Kind::MessageStart => self.dialect = Dialect::Anthropic,

@@ -15,8 +15,8 @@ pub(super) type OwnCode = (Cow<'static, str>, Outcome);
 
 /// What looks like an error: the members of a document that matter, as the text of a JSON object.
 ///
-/// Long strings are cut, and what is not printable ASCII becomes a question mark or a space, so its
-/// text has a limit and is valid wherever the document is.
+/// Long strings are cut, and what is not printable ASCII becomes a question mark or a space, so
+/// its text has a limit and is valid wherever the document is.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Collected {
     text: Vec<u8>,
@@ -88,8 +88,8 @@ impl Collected {
         exception(name).ends_with(b"Exception")
     }
 
-    /// Reads it. `error` is the name of the member with the error object. A text that is too long, or
-    /// that is no JSON, says only that there is an error.
+    /// Reads it. `error` is the name of the member with the error object. A text that is too long,
+    /// or that is no JSON, says only that there is an error.
     pub(super) fn read(mut self, error: &'static str, own: &[OwnCode]) -> ErrorObject {
         let mut read = ErrorObject::default();
         if self.full {
@@ -197,8 +197,8 @@ fn meaning(code: &[u8]) -> Option<Meaning> {
     }
 }
 
-/// The name of an exception of AWS, without its namespace and what follows a colon. Other codes have
-/// neither.
+/// The name of an exception of AWS, without its namespace and what follows a colon. Other codes
+/// have neither.
 fn exception(code: &[u8]) -> &[u8] {
     let code = code.rsplit(|byte| *byte == b'#').next().unwrap_or_default();
     code.split(|byte| *byte == b':').next().unwrap_or_default()
@@ -576,8 +576,8 @@ fn wait_of_message(text: &str) -> Option<Duration> {
     waits.into_iter().max().flatten()
 }
 
-/// The durations that a text begins with, as one: `2m59.56s`, `20ms`, `45 seconds`. A number without
-/// a unit means seconds if it stands alone.
+/// The durations that a text begins with, as one: `2m59.56s`, `20ms`, `45 seconds`. A number
+/// without a unit means seconds if it stands alone.
 fn durations(text: &str) -> Option<Duration> {
     let mut sum: Option<Duration> = None;
     let mut rest = text.trim_start();

@@ -24,9 +24,9 @@ use crate::vocabulary::{Failure, FailureKind, Outcome};
 /// Finds errors inside a body whose status was a success, and ends that do not come. For
 /// [`EndOfBody::inspect`](super::EndOfBody::inspect).
 ///
-/// It reads server-sent events, JSON lines, JSON arrays and plain JSON as they pass, in frames of any
-/// size. The `content-type` and the first byte of the body tell which. Other bodies, and compressed
-/// ones, are not read: put what decompresses them inside.
+/// It reads server-sent events, JSON lines, JSON arrays and plain JSON as they pass, in frames of
+/// any size. The `content-type` and the first byte of the body tell which. Other bodies, and
+/// compressed ones, are not read: put what decompresses them inside.
 ///
 /// # What is an error
 ///
@@ -60,8 +60,8 @@ use crate::vocabulary::{Failure, FailureKind, Outcome};
 /// the error tells: `RetryInfo`, `Please try again in 7.66s`, `retry after 45 seconds`,
 /// `retry_after`, or the headers in an error's `metadata`. A wait is at most a day.
 ///
-/// An error gives the verdict at once. In an array a neutral one waits for the end of the array, as
-/// a worse one may follow.
+/// An error gives the verdict at once. In an array a neutral one waits for the end of the array,
+/// as a worse one may follow.
 ///
 /// # Ends that are due
 ///
@@ -103,8 +103,8 @@ pub struct ErrorEvents {
     due: DueEnd,
 }
 
-/// What the user has decided. The failure stands in its parts, which need less room: every body has
-/// these rules.
+/// What the user has decided. The failure stands in its parts, which need less room: every body
+/// has these rules.
 #[derive(Clone)]
 struct Rules {
     models: bool,
@@ -145,7 +145,8 @@ impl ErrorEvents {
         Self::of(true, None)
     }
 
-    /// Takes each error for this failure, whatever its code. Only [`code`](Self::code) goes before it.
+    /// Takes each error for this failure, whatever its code. Only [`code`](Self::code) goes before
+    /// it.
     #[must_use]
     pub const fn as_failure(failure: Failure) -> Self {
         Self::of(false, Some(failure))
@@ -178,8 +179,8 @@ impl ErrorEvents {
     /// Changes what an error with this code says. The later of two for one code wins.
     ///
     /// The code is what an error has for its `code`, `type` or `status`, or in its `details` for a
-    /// `reason` or an `error_code`. It is a text in ASCII, or a number. A failure without a hint of
-    /// its own takes the wait that the error tells.
+    /// `reason` or an `error_code`. It is a text in ASCII, or a number. A failure without a hint
+    /// of its own takes the wait that the error tells.
     ///
     /// # Examples
     ///
@@ -200,15 +201,16 @@ impl ErrorEvents {
         self
     }
 
-    /// Decides whether a body that ends without the end that is due is a failure. It is, by default.
+    /// Decides whether a body that ends without the end that is due is a failure. It is, by
+    /// default.
     #[must_use]
     pub const fn due_ends(mut self, due: bool) -> Self {
         self.rules.due_ends = due;
         self
     }
 
-    /// Decides whether a JSON-RPC result with `"isError":true` is a transient failure. It is neutral
-    /// by default, as it is the tool's answer.
+    /// Decides whether a JSON-RPC result with `"isError":true` is a transient failure. It is
+    /// neutral by default, as it is the tool's answer.
     #[must_use]
     pub const fn tool_errors(mut self, failures: bool) -> Self {
         self.rules.tool_errors = failures;

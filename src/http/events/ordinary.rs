@@ -1,8 +1,8 @@
 //! Passes ordinary events and lines at a glance, as nearly all of an answer are.
 //!
 //! Whatever an event can say, it says with one of a few words. An event without them, or with them
-//! where they change nothing, need not be scanned. A word that leaves a doubt sends the event to the
-//! scanner, so the glance never decides anything but that there is nothing to decide.
+//! where they change nothing, need not be scanned. A word that leaves a doubt sends the event to
+//! the scanner, so the glance never decides anything but that there is nothing to decide.
 //!
 //! | word | the event is ordinary all the same if |
 //! | --- | --- |

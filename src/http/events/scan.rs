@@ -439,7 +439,8 @@ impl Scan {
     }
 
     /// Reads on. Stops behind the end of a document or of the array around it, and near the first
-    /// byte that is no JSON, but before the end of its line. Answers with how many bytes it has read.
+    /// byte that is no JSON, but before the end of its line. Answers with how many bytes it has
+    /// read.
     #[inline]
     pub(super) fn read(&mut self, data: &[u8]) -> (usize, Option<Stop>) {
         let mut at = 0;
@@ -678,7 +679,8 @@ impl Scan {
                 return self.next_key(data, at + end + 1);
             }
             b'\\' => self.escape = Escape::Begun,
-            // No string goes over a line. The line feed is left for whoever looks for the next line.
+            // No string goes over a line. The line feed is left for whoever looks for the next
+            // line.
             _ => {
                 self.break_off();
                 return at + end;
