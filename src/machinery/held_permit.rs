@@ -8,7 +8,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::clock::Timestamp;
 use crate::vocabulary::Outcome;
 
 /// The layer's side of a [`HeldPermit`]. Each layer implements it for the reference to its machine.
@@ -25,9 +24,7 @@ pub(crate) trait PermitIssuer: Send + Sync {
 
 /// A layer's ticket without its type. Only the layer that made it can read it.
 pub(crate) struct ErasedTicket {
-    /// When the call was admitted, if a verdict may depend on how long it ran.
-    pub(crate) started: Timestamp,
-    /// What the layer stored.
+    /// What the layer has to know of the call.
     pub(crate) parts: [u64; 3],
     /// Whether the call is the probe.
     pub(crate) is_probe: bool,

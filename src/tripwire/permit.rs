@@ -5,8 +5,6 @@ use std::fmt;
 use super::digest::Digest;
 use super::fence::{Fence, Role, Ticket};
 #[cfg(feature = "http")]
-use crate::machinery::clock::Timestamp;
-#[cfg(feature = "http")]
 use crate::machinery::held_permit::{ErasedTicket, HeldPermit, PermitIssuer};
 use crate::machinery::shared_machine::{MachineRef, SharedMachine};
 use crate::machinery::sync::Arc;
@@ -75,7 +73,6 @@ impl CallPermit {
         } = self.ticket;
         let [first, second] = answer.map_or([0, 0], Digest::into_parts);
         let ticket = ErasedTicket {
-            started: Timestamp::START,
             parts: [
                 u64::from(generation) << 32 | u64::from(number),
                 first,
