@@ -15,7 +15,7 @@ use tower_breaker::{
     CircuitBreakerLayer, Failure, IntoError, Outcome, Reason, Refusal, Refuse, State,
 };
 
-use crate::support::{Down, Query, Site, ask, now, refused, trip};
+use crate::site::{Down, Query, Site, ask, now, refused, trip};
 
 fn flagged(result: Result<&String, &Infallible>) -> Outcome {
     match result {

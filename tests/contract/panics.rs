@@ -13,7 +13,7 @@ use tower_breaker::{
     Refusal, State,
 };
 
-use crate::support::{Down, Query, advance_secs, now, refused, secs, trip};
+use crate::site::{Down, Query, advance_secs, now, refused, secs, trip};
 
 /// Where a call panics.
 #[derive(Clone, Copy, Debug, PartialEq)]

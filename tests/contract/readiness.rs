@@ -8,7 +8,7 @@ use tokio::time::advance;
 use tower::{Layer, Service};
 use tower_breaker::{CircuitBreakerLayer, Failure, Outcome, Reason, Refusal, State, WhenOpen};
 
-use crate::support::{Down, Query, Site, advance_secs, ask, now, refused, secs, trip};
+use crate::site::{Down, Query, Site, advance_secs, ask, now, refused, secs, trip};
 
 const NOT_READY: (Reason, Option<Duration>) = (Reason::NotReady, Some(Duration::ZERO));
 

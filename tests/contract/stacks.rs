@@ -21,7 +21,7 @@ use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_breaker::{Cancelled, CircuitBreakerLayer, Reason, Refusal, State, WhenOpen};
 use tower_test::mock::Spawn;
 
-use crate::support::{Down, Query, Site, advance_secs, ask, poll, refused, secs, trip};
+use crate::site::{Down, Query, Site, advance_secs, ask, poll, refused, secs, trip};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 

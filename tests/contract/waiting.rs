@@ -13,7 +13,7 @@ use tower_breaker::{
 };
 use tower_test::mock::{self, Handle, Mock, Spawn};
 
-use crate::support::{Down, Query, Site, advance_secs, ask, now, poll, refused, secs, trip};
+use crate::site::{Down, Query, Site, advance_secs, ask, now, poll, refused, secs, trip};
 
 type Waiting = Spawn<CircuitBreaker<Mock<Query, Query>>>;
 

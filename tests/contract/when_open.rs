@@ -12,7 +12,7 @@ use tower_breaker::{
 };
 use tower_test::mock::Spawn;
 
-use crate::support::{Query, Site, Tool, advance_secs, now, poll, refused, trip};
+use crate::site::{Query, Site, Tool, advance_secs, now, poll, refused, trip};
 
 type Pending = Spawn<CircuitBreaker<Tool>>;
 

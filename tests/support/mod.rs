@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // Each test binary uses its part.
 
+pub mod models;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
