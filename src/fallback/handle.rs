@@ -4,8 +4,9 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc as StdArc;
 
-use super::chain::{Chain, FallbackSnapshot};
+use super::chain::Chain;
 use super::gate;
+use super::snapshot::FallbackSnapshot;
 use crate::machinery::shared_machine::{MachineRef, SharedMachine};
 use crate::machinery::sync::Arc;
 use crate::vocabulary::FallbackState;

@@ -8,10 +8,12 @@ use std::time::Duration;
 use tower_layer::Layer;
 
 use super::Exhausted;
-use super::backends::{Models, NoBackups, Once, SameTurn, ServedBy, Services};
+use super::backends::{Models, NoBackups, Services};
 use super::chain::Rules;
 use super::gate::Gate;
 use super::handle::FallbackHandle;
+use super::same_turn::{Once, SameTurn};
+use super::served_by::ServedBy;
 use super::service::Fallback;
 use crate::machinery::clock::Clock;
 use crate::machinery::judge::Head;
@@ -28,7 +30,7 @@ use crate::vocabulary::{Event, FallbackState, Observe};
 /// setter gives the layer state of its own. So set first, and take services and the [`handle`](Self::handle) last.
 ///
 /// See the [module documentation](super) for what the chain does.
-#[must_use = "a layer does nothing deadline it is given a service"]
+#[must_use = "a layer does nothing until it is given a service"]
 pub struct FallbackLayer<
     K = NoBackups,
     C = RefusalsAsFailures,

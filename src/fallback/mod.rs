@@ -154,14 +154,19 @@ mod layer;
 #[path = "../../tests/loom/fallback.rs"]
 pub mod models;
 mod permit;
+mod same_turn;
+mod served_by;
 mod service;
+mod snapshot;
 
-pub use self::backends::{Kept, Models, NoBackups, Once, SameTurn, ServedBy, Services};
-pub use self::chain::{EntrySnapshot, FallbackSnapshot};
+pub use self::backends::{Models, NoBackups, Services};
 pub use self::handle::{FallbackHandle, UnknownEntry};
 pub use self::layer::FallbackLayer;
 pub(crate) use self::permit::CallPermit;
+pub use self::same_turn::{Kept, Once, SameTurn};
+pub use self::served_by::ServedBy;
 pub use self::service::Fallback;
+pub use self::snapshot::{EntrySnapshot, FallbackSnapshot};
 
 /// What becomes of a turn while the primary is down and no entry of its chain is live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

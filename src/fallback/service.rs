@@ -5,11 +5,13 @@ use std::task::{Context, Poll};
 
 use tower_service::Service;
 
-use super::backends::{Backends, NoBackups, Once, Replay, Served, Spare};
+use super::backends::{Backends, NoBackups};
 use super::chain::{Readied, Server};
 use super::future::{Policies, ResponseFuture, failing_if_unwound};
 use super::gate::Gate;
 use super::permit::CallPermit;
+use super::same_turn::{Once, Replay, Spare};
+use super::served_by::Served;
 use crate::machinery::denied::Denied;
 use crate::machinery::judge::{Head, Judge};
 use crate::vocabulary::{AsBoxError, Refuse};
