@@ -62,7 +62,8 @@ impl Chain {
     /// The chain as it is at `now`: what time alone has ended is taken into account, and stays to
     /// be noticed.
     ///
-    /// The streak and the last failure come from `packed`, in which callers count without the lock.
+    /// The streak and the last failure come from `packed`, in which callers count without the
+    /// lock.
     pub(super) fn snapshot(
         &self,
         packed: PackedState,

@@ -194,8 +194,8 @@ pub(super) fn rate_limited(seconds: u64) -> Failure {
 
 /// A sign of life of the turn that has `ticket`. Returns whether a lease started anew.
 ///
-/// It must start anew if and only if the machine would take the turn's verdict for that of the probe
-/// in flight.
+/// It must start anew if and only if the machine would take the turn's verdict for that of the
+/// probe in flight.
 pub(super) fn renew(chain: &mut Chain, rules: &Rules, now: Timestamp, ticket: Ticket) -> bool {
     let packed = chain.packed();
     let was = chain.deadline();

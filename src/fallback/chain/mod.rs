@@ -56,10 +56,10 @@
 //!
 //! # Generations and epochs
 //!
-//! Every transition begins a new generation, and so does a lease that ends. In a generation that is
-//! Recovering, the probe is the only turn of the primary whose result may count. So a result of the
-//! primary is judged by its generation alone. A result of an entry is judged by the *epoch*. A new
-//! epoch begins when the chain is cleared.
+//! Every transition begins a new generation, and so does a lease that ends. In a generation that
+//! is Recovering, the probe is the only turn of the primary whose result may count. So a result
+//! of the primary is judged by its generation alone. A result of an entry is judged by the
+//! *epoch*. A new epoch begins when the chain is cleared.
 
 mod entry;
 mod event;
@@ -79,9 +79,9 @@ use crate::machinery::denied::Denied;
 use crate::machinery::event_queue::EventQueue;
 use crate::machinery::machine::{Machine, Retention};
 use crate::machinery::packed_state::PackedState;
-use crate::vocabulary::Reason;
-use crate::vocabulary::{Event, FallbackState, TransitionReason};
-use crate::vocabulary::{FailureKind, Outcome, Recorded};
+use crate::vocabulary::{
+    Event, FailureKind, FallbackState, Outcome, Reason, Recorded, TransitionReason,
+};
 
 /// Where a chain is. The packed state carries it as a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -199,8 +199,8 @@ impl Chain {
         self.answer(rules, phase, deadline, now)
     }
 
-    /// The oracle and the gate for callers without the lock, from the packed state alone. `None` if
-    /// the machine must be asked.
+    /// The oracle and the gate for callers without the lock, from the packed state alone. `None`
+    /// if the machine must be asked.
     pub(super) fn begin_lock_free(packed: PackedState) -> Option<Ticket> {
         let primary = !packed.is_busy() && packed.phase() == Phase::Primary as u8;
         primary.then(|| Ticket::ordinary(packed))
@@ -394,8 +394,8 @@ impl Chain {
 
     // ===== time passes =====
 
-    /// When the lease ends of a probe that shows a sign of life at `now`. `None` if `ticket` is not
-    /// that of the probe in flight, or if its lease is over.
+    /// When the lease ends of a probe that shows a sign of life at `now`. `None` if `ticket` is
+    /// not that of the probe in flight, or if its lease is over.
     #[cfg(any(feature = "http", test, tower_breaker_loom))]
     pub(super) fn renewed(
         packed: PackedState,

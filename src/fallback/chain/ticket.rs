@@ -52,8 +52,8 @@ impl Ticket {
 
 /// The generation and the epoch in which a turn was admitted.
 ///
-/// A primary's result is judged by its generation, an entry's by its epoch. Both are in one number,
-/// which a permit stores with one write.
+/// A primary's result is judged by its generation, an entry's by its epoch. Both are in one
+/// number, which a permit stores with one write.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Since(u64);
 

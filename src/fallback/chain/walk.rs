@@ -1,10 +1,9 @@
 //! An exhaustive walk over the reachable states.
 //!
-//! Thresholds are small, three turns are in flight, and time goes in steps that fall just before, at
-//! and just after each deadline.
+//! Thresholds are small, and three turns are in flight. Time goes in steps that fall just before,
+//! at and just after each deadline.
 
 use std::collections::HashSet;
-
 use std::time::Duration;
 
 use super::driver::{renew, timestamp};
@@ -44,8 +43,8 @@ fn shifted(at: Timestamp, ahead: u64) -> Timestamp {
 impl Situation {
     /// The situation in its normal form, so that equal situations are met once.
     ///
-    /// Of generations and epochs only "the current one" and "an older one" matter, and of time only
-    /// what is counted from now.
+    /// Of generations and epochs only "the current one" and "an older one" matter, and of time
+    /// only what is counted from now.
     fn normalized(mut self, rules: &Rules) -> Self {
         let chain = &mut self.chain;
         for ticket in &mut self.in_flight {
