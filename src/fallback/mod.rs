@@ -93,10 +93,10 @@
 //!
 //! A turn is judged when its response is there. With the feature `http`,
 //! [`judge`](FallbackLayer::judge) moves the permit into the response's body, and the verdict
-//! comes at its end. After the first byte there is no silent switch to a backup: the error
-//! surfaces, the strike counts, and the next turn routes on. Each frame starts a probe's lease
-//! anew, so the lease must be longer than the longest silence of a model, but not as long as its
-//! whole answer.
+//! comes at its end: a model that breaks off in the midst of its answer has a failed turn. After
+//! the first byte there is no silent switch to a backup: the error surfaces, the strike counts,
+//! and the next turn routes on. Each frame starts a probe's lease anew, so the lease must be
+//! longer than the longest silence of a model, but not as long as its whole answer.
 //!
 //! # Panics and dropped calls
 //!
