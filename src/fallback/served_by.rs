@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Is told who served a response.
+/// Learns who served a response.
 pub trait Served<Res> {
     fn served(&self, response: &mut Res, name: &str);
 }

@@ -1,4 +1,4 @@
-//! A fallback as it is at one time, for people and dashboards.
+//! What a fallback shows of itself, and how that is made from its chain.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::machinery::clock::Timestamp;
 use crate::machinery::packed_state::PackedState;
 use crate::vocabulary::{FailureKind, FallbackState};
 
-/// A fallback as it is at one moment.
+/// A fallback as it is at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FallbackSnapshot {
@@ -41,7 +41,7 @@ pub struct FallbackSnapshot {
     pub entries: Vec<EntrySnapshot>,
 }
 
-/// An entry of a fallback's chain as it is at one moment.
+/// An entry of a fallback's chain as it is at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EntrySnapshot {
