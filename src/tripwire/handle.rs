@@ -4,9 +4,10 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::hash::Hash;
 
-use super::fence::{Fence, TripwireSnapshot};
+use super::fence::Fence;
 use super::gate::{self, FenceRef, Sessions};
 use super::reader::{Read, Reader};
+use super::snapshot::TripwireSnapshot;
 use crate::machinery::keyed::ExtractKey;
 use crate::machinery::machine::Machine;
 use crate::machinery::shared_machine::{Retired, SharedMachine};
@@ -109,7 +110,7 @@ impl<Q> fmt::Debug for TripwireHandle<Q> {
 }
 
 fn snapshot(machine: &SharedMachine<Fence>) -> TripwireSnapshot {
-    let now = gate::now_in(machine);
+    let now = gate::now_of(machine);
     machine.read(|fence, packed, rules| fence.snapshot(packed, rules, now))
 }
 

@@ -67,7 +67,7 @@ impl TripwireLayer {
             name: None,
         };
         Self {
-            gate: One::made(&Arc::new(settings.environment.clone()), None),
+            gate: One::create(&Arc::new(settings.environment.clone()), None),
             settings,
             reader: Reader::default(),
             classify: ErrorsAsFailures,

@@ -159,16 +159,18 @@ pub mod models;
 mod permit;
 mod reader;
 mod service;
+mod snapshot;
 
 #[cfg(feature = "json")]
 #[cfg_attr(docsrs, doc(cfg(feature = "json")))]
 pub use self::digest::JsonDigest;
 pub use self::digest::{Digest, Digester, HashDigest, SameResult};
-pub use self::fence::TripwireSnapshot;
+
 pub use self::gate::{One, PerSession};
 pub use self::handle::{KeyedTripwireHandle, TripwireHandle};
 pub use self::layer::TripwireLayer;
 pub(crate) use self::permit::CallPermit;
 pub use self::reader::{Limit, Reader};
 pub use self::service::Tripwire;
+pub use self::snapshot::TripwireSnapshot;
 pub use crate::machinery::keyed::{Borrowed, Owned};
