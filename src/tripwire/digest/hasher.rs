@@ -91,8 +91,8 @@ fn up_to_seven(bytes: &[u8]) -> u64 {
 impl Hasher for KeyedHasher {
     /// Mixes in the bytes and their length.
     ///
-    /// Each lane is rotated by the length, so the same bytes hash differently in a write of another
-    /// length.
+    /// Each lane is rotated by the length, so the same bytes hash differently in a write of
+    /// another length.
     #[inline]
     fn write(&mut self, bytes: &[u8]) {
         // A rotation sees the length modulo 64 alone. Lengths that differ by 64 or more differ in
@@ -252,8 +252,8 @@ mod tests {
             .collect();
         let ones = |half: fn(&Digest) -> u64| all.iter().map(half).map(u64::count_ones).sum();
         let halves: [u32; 2] = [ones(|digest| digest.0.get()), ones(|digest| digest.1)];
-        // There are 640 000 bits. If `fold` joins the halves by exclusive or, about 320 000 of them
-        // are ones; by `or` half as many more, by `and` half as many fewer.
+        // There are 640 000 bits. If `fold` joins the halves by exclusive or, about 320 000 of
+        // them are ones; by `or` half as many more, by `and` half as many fewer.
         for ones in halves {
             assert!((256_000..384_000).contains(&ones), "{ones}");
         }

@@ -27,7 +27,8 @@ pub struct Digest(NonZeroU64, u64);
 impl Digest {
     /// Makes the digest of anything that can be hashed.
     ///
-    /// Equal values have equal digests. Equal digests can also come from values of different types.
+    /// Equal values have equal digests. Equal digests can also come from values of different
+    /// types.
     ///
     /// # Examples
     ///
@@ -61,8 +62,9 @@ impl fmt::Debug for Digest {
 
 /// Makes a digest of a request.
 ///
-/// A closure over `&Request` is a digester. It returns a [`Digest`] or an `Option` of one. Annotate
-/// its argument. It runs outside every lock, once for each call that might be let through.
+/// A closure over `&Request` is a digester. It returns a [`Digest`] or an `Option` of one.
+/// Annotate its argument. It runs outside every lock, once for each call that might be let
+/// through.
 ///
 /// # Examples
 ///

@@ -94,7 +94,8 @@ impl Fence {
         if number == 0 {
             return;
         }
-        // Numbers wrap, so a call is in the streak if it is no further from the start than the last.
+        // Numbers wrap, so a call is in the streak if it is no further from the start than the
+        // last.
         let since_start = |number: u32| number.wrapping_sub(self.streak_start);
         if since_start(number) <= since_start(self.last_number) {
             if self.last_answer.is_some_and(|before| before != answer) {

@@ -74,7 +74,8 @@ impl Memory {
         });
     }
 
-    /// The period of the shortest cycle that this call would complete as often as `cycles` allows.
+    /// The period of the shortest cycle that this call would complete as often as `cycles`
+    /// allows.
     ///
     /// A cycle has at least two different calls.
     pub(super) fn completes_cycle(
@@ -114,7 +115,8 @@ impl Memory {
 
     /// Remembers an answer.
     ///
-    /// If the same call got another answer before, the calls before this one are no part of a cycle.
+    /// If the same call got another answer before, the calls before this one are no part of a
+    /// cycle.
     pub(super) fn compare_answer(&mut self, number: u32, answer: Digest) {
         let Some(at) = self.calls.iter().position(|call| call.number == number) else {
             return;

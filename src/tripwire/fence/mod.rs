@@ -31,8 +31,8 @@
 //! - The checks come in this order: deadline, `max_turns`, identical.
 //! - A refusal while open touches neither the digest nor the streaks. A trip clears none of them.
 //! - The call that trips as identical counts in its streak, and spends no turn.
-//! - A plain success clears the error streak alone. A probe's success clears both streaks and keeps
-//!   the last digest, so the same call again is number 1.
+//! - A plain success clears the error streak alone. A probe's success clears both streaks and
+//!   keeps the last digest, so the same call again is number 1.
 //! - Every transition begins a new generation. In a half-open generation only the probe is ever
 //!   admitted, and in an open one nobody is. So a result's generation alone says what it may do.
 
@@ -62,8 +62,8 @@ pub(crate) use self::rules::{Cycles, Rules};
 
 /// Where a fence is.
 ///
-/// The packed state carries it as a number. [`NO_TURN_LEFT`](packed::NO_TURN_LEFT) is added to the number once the budget
-/// is spent.
+/// The packed state carries it as a number, with
+/// [`NO_TURN_LEFT`](packed::NO_TURN_LEFT) added once the budget is spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub(super) enum Phase {
@@ -73,7 +73,8 @@ pub(super) enum Phase {
     Probing = 2,
     /// Half-open, and the next call is the probe.
     Armed = 3,
-    /// The run's time is over. The number is that of `Open` with the mark: both refuse every call.
+    /// The run's time is over. The number is that of `Open` with the mark: both refuse every
+    /// call.
     Expired = 5,
 }
 
@@ -361,8 +362,8 @@ impl Fence {
         self.denied(trip.reason)
     }
 
-    /// Open, or the probe is out: refuses the call and counts it. Enough of them end the cooldown,
-    /// or declare the probe lost.
+    /// Open, or the probe is out: refuses the call and counts it. Enough of them end the
+    /// cooldown, or declare the probe lost.
     fn refuse_tripped(&mut self, rules: &Rules, events: &mut EventQueue<PendingEvent>) -> Denied {
         let denied = self.denied(Reason::TripwireOpen);
         self.rejects += 1;
@@ -445,7 +446,8 @@ impl Fence {
         true
     }
 
-    /// An error: closed, it may be the `error_limit`-th in a row; half-open, the probe has failed.
+    /// An error: closed, it may be the `error_limit`-th in a row; half-open, the probe has
+    /// failed.
     fn count_error(
         &mut self,
         rules: &Rules,

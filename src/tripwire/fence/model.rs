@@ -1,7 +1,7 @@
 //! The fence against a naive model that shares no code with it.
 //!
-//! The model keeps a log of what happened in the run, and works out every count from that log anew.
-//! Several calls are in flight. Their results come in any order: early, late or never.
+//! The model keeps a log of what happened in the run, and works out every count from that log
+//! anew. Several calls are in flight. Their results come in any order: early, late or never.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ enum ModelPhase {
 
 #[derive(Clone, Debug)]
 struct Model {
-    model_rules: ModelRules,
+    rules: ModelRules,
     now: u64,
     started: Option<u64>,
     log: Vec<LogEntry>,
@@ -100,7 +100,7 @@ struct ModelDenied {
 impl Model {
     fn new(model_rules: ModelRules) -> Self {
         Self {
-            model_rules,
+            rules: model_rules,
             now: 0,
             started: None,
             log: Vec::new(),
@@ -121,7 +121,7 @@ impl Model {
     }
 
     fn left(&self) -> usize {
-        self.model_rules.turns + self.extended - self.turns()
+        self.rules.turns + self.extended - self.turns()
     }
 
     fn errors(&self) -> usize {
@@ -203,7 +203,7 @@ impl Model {
 
     /// How often the cycle that this call would complete has then come.
     fn completes_cycle(&self, digest: u8, turn: Option<u8>) -> Option<usize> {
-        let (longest, repeats) = self.model_rules.cycles?;
+        let (longest, repeats) = self.rules.cycles?;
         let calls = self.remembered(longest * repeats);
         if turn.is_some() && calls.iter().any(|call| (call.1, call.2) == (digest, turn)) {
             return None;
@@ -223,7 +223,7 @@ impl Model {
     }
 
     fn is_expired(&self) -> bool {
-        match (self.model_rules.deadline, self.started) {
+        match (self.rules.deadline, self.started) {
             (Some(deadline), Some(started)) => self.now >= started + deadline,
             _ => false,
         }
@@ -252,7 +252,7 @@ impl Model {
             count,
         };
         self.rejects += 1;
-        if self.rejects == self.model_rules.rejects {
+        if self.rejects == self.rules.rejects {
             self.move_to(if self.phase == ModelPhase::Open {
                 ModelPhase::Armed
             } else {
@@ -278,7 +278,7 @@ impl Model {
         if matches!(self.phase, ModelPhase::Open | ModelPhase::Probing) {
             return Some(self.refuse_tripped(count));
         }
-        if self.left() == 0 && !self.model_rules.by_turn {
+        if self.left() == 0 && !self.rules.by_turn {
             self.trip(Reason::MaxTurns);
             return Some(denied(Reason::MaxTurns, Some(self.turns())));
         }
@@ -313,7 +313,7 @@ impl Model {
                 turn: call.turn,
             });
             let streak = self.streak().1;
-            let count = if streak >= call.limit.unwrap_or(self.model_rules.identical) {
+            let count = if streak >= call.limit.unwrap_or(self.rules.identical) {
                 Some(streak)
             } else {
                 completes_cycle
@@ -329,7 +329,7 @@ impl Model {
         }
         if !was_spent {
             self.log.push(LogEntry::Spent(call.turn));
-            self.warned += usize::from(self.model_rules.warn_at == Some(self.turns()));
+            self.warned += usize::from(self.rules.warn_at == Some(self.turns()));
         }
         self.started = self.started.or(Some(self.now));
         if self.phase == ModelPhase::Armed {
@@ -377,7 +377,7 @@ impl Model {
 
     fn count_error(&mut self) {
         self.log.push(LogEntry::Failed);
-        if self.phase != ModelPhase::Closed || self.errors() >= self.model_rules.errors {
+        if self.phase != ModelPhase::Closed || self.errors() >= self.rules.errors {
             self.trip(Reason::ErrorStreak);
         }
     }
@@ -391,7 +391,7 @@ impl Model {
     fn readiness_failed(&mut self) {
         let is_open_to_calls =
             matches!(self.phase, ModelPhase::Closed | ModelPhase::Armed) && !self.is_expired();
-        if is_open_to_calls && (self.left() > 0 || self.model_rules.by_turn) {
+        if is_open_to_calls && (self.left() > 0 || self.rules.by_turn) {
             self.count_error();
         }
     }
@@ -410,7 +410,7 @@ impl Model {
             generation: self.generation + 1,
             calls_seen: self.calls_seen,
             warned: self.warned,
-            ..Self::new(self.model_rules)
+            ..Self::new(self.rules)
         };
     }
 
@@ -439,10 +439,10 @@ impl Model {
         assert_eq!(now.errors as usize, self.errors());
         assert_eq!(now.identical as usize, self.streak().1);
         let counts = matches!(phase, ModelPhase::Open | ModelPhase::Probing);
-        let rejects = self.model_rules.rejects - self.rejects;
+        let rejects = self.rules.rejects - self.rejects;
         assert_eq!(now.rejects_left as usize, if counts { rejects } else { 0 });
         assert_eq!(now.trips, self.trips + u64::from(unnoticed));
-        let left = self.model_rules.deadline.zip(self.started);
+        let left = self.rules.deadline.zip(self.started);
         let left = left.map(|(deadline, started)| (started + deadline).saturating_sub(self.now));
         assert_eq!(now.time_left, left.map(Duration::from_nanos));
     }

@@ -32,8 +32,8 @@ pub(crate) enum PendingEvent {
 }
 
 impl Fence {
-    /// [`would_allow_some`](Self::would_allow_some) without the lock, from the packed state and its
-    /// deadline alone.
+    /// [`would_allow_some`](Self::would_allow_some) without the lock, from the packed state and
+    /// its deadline alone.
     ///
     /// `None` if the machine must be asked under the lock.
     #[inline]

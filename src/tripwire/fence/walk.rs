@@ -1,7 +1,7 @@
 //! Every state that a fence can reach, and what must hold in each.
 //!
-//! The rules are small and few calls are in flight. A place is the fence, the calls in flight, and
-//! the time. It is written down as seen from now:
+//! The rules are small and few calls are in flight. A place is the fence, the calls in flight,
+//! and the time. It is written down as seen from now:
 //!
 //! - the run's end as a distance from now,
 //! - generations as current or older,

@@ -101,8 +101,8 @@ impl One {
 
 impl Clone for One {
     fn clone(&self) -> Self {
-        // New clones shouldn't carry the readiness state, nor the waiter. A clone gets a reference
-        // count of its own once it is called again.
+        // New clones shouldn't carry the readiness state, nor the waiter. A clone gets a
+        // reference count of its own once it is called again.
         Self::new(Arc::clone(&self.machine_ref))
     }
 }

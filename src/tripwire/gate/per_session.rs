@@ -127,7 +127,8 @@ impl KeyedMachine for Fence {
 
 /// Asks the gate of the request's session.
 ///
-/// If the store is full of fences with calls in flight, a new session's call runs without a permit.
+/// If the store is full of fences with calls in flight, a new session's call runs without a
+/// permit.
 pub(in crate::tripwire) fn acquire_in<K: Hash + Eq, Req>(
     sessions: &Sessions<K>,
     extract: &impl ExtractKey<K, Req>,

@@ -1,8 +1,8 @@
 //! Digests of JSON, and of anything that serialises as JSON.
 //!
-//! A value is walked by its own `Serialize`, so no JSON is built. An array is hashed in its order.
-//! Of an object each entry is hashed alone, and the hashes are summed up. The sum is equal for
-//! every order of the keys, and nothing needs sorting.
+//! A value is walked by its own `Serialize`, so no JSON is built. An array is hashed in its
+//! order. Of an object each entry is hashed alone, and the hashes are summed up. The sum is equal
+//! for every order of the keys, and nothing needs sorting.
 
 mod compound;
 mod hash;
@@ -61,7 +61,8 @@ use super::{Digest, Digester};
 /// struct ToolCall { id: u64, name: String, arguments: serde_json::Value }
 ///
 /// let layer = TripwireLayer::new().digest(JsonDigest::new().without("id"));
-/// # let _ = layer.handle().would_allow(&ToolCall { id: 1, name: String::new(), arguments: 1.into() });
+/// # let call = ToolCall { id: 1, name: String::new(), arguments: 1.into() };
+/// # let _ = layer.handle().would_allow(&call);
 ///
 /// struct TextCall { name: String, arguments: String }
 ///
@@ -79,8 +80,8 @@ impl JsonDigest {
     /// The highest depth limit. It is bounded because walking a value takes stack.
     const DEEPEST: u32 = 256;
 
-    /// How many `Some` and newtypes a value may be wrapped in, over all its levels. They take stack,
-    /// too.
+    /// How many `Some` and newtypes a value may be wrapped in, over all its levels. They take
+    /// stack, too.
     const WRAPS: u32 = 256;
 
     /// Makes a digester that leaves out nothing and looks 128 levels deep.
@@ -153,8 +154,8 @@ impl JsonDigest {
 
     /// Makes the digest of JSON text, which is how models send their arguments.
     ///
-    /// Text that is no JSON, or that is nested deeper than `serde_json` reads, counts as one fixed
-    /// value.
+    /// Text that is no JSON, or that is nested deeper than `serde_json` reads, counts as one
+    /// fixed value.
     #[must_use]
     pub fn of_text(&self, text: &str) -> Digest {
         match serde_json::from_str::<Value>(text) {
