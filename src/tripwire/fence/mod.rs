@@ -91,7 +91,7 @@ impl Phase {
 /// The state machine. See the module's tables.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Fence {
-    pub(super) generation: u32,
+    generation: u32,
     pub(super) phase: Phase,
     pub(super) turns: u32,
     /// How many turns the run may spend, extensions included.

@@ -13,6 +13,8 @@ use crate::machinery::packed_state::PackedState;
 use crate::tripwire::snapshot::TripwireSnapshot;
 use crate::vocabulary::{Failure, FailureKind, Outcome, Reason, State, TransitionReason};
 
+// ===== a call comes =====
+
 #[test]
 fn closed_with_turns_left_and_a_new_call_executes_and_spends_a_turn() {
     let mut run = Run::new();
@@ -59,61 +61,6 @@ fn closed_with_max_turns_spent_opens_and_refuses() {
         "refused before its digest is looked at"
     );
     assert_eq!(now.reason, Some(Reason::MaxTurns));
-}
-
-#[test]
-fn closed_error_limit_consecutive_errors_open() {
-    let mut run = Run::new();
-    run.fail(1);
-    run.fail(2);
-    run.ok(3);
-    assert_eq!(run.snapshot().errors, 0, "a success breaks the streak");
-    for call in 4..7 {
-        assert_eq!(run.state(), State::Closed);
-        run.fail(call);
-    }
-    let now = run.snapshot();
-    assert_eq!((now.state, now.errors), (State::Open, 3));
-    assert_eq!(now.reason, Some(Reason::ErrorStreak));
-    assert_eq!(now.last_failure, Some(FailureKind::Transient));
-    assert_eq!(
-        run.transitions(),
-        [(State::Closed, State::Open, TransitionReason::ErrorStreak)]
-    );
-}
-
-#[test]
-fn closed_a_success_zeroes_the_error_streak() {
-    let mut run = Run::new();
-    run.fail(1);
-    run.fail(2);
-    run.ok(3);
-    let now = run.snapshot();
-    assert_eq!((now.state, now.errors), (State::Closed, 0));
-    run.fail(4);
-    run.fail(5);
-    assert_eq!(run.state(), State::Closed);
-}
-
-#[test]
-fn closed_a_neutral_result_changes_nothing() {
-    let mut run = Run::new();
-    run.fail(1);
-    run.fail(2);
-    for call in 3..5 {
-        let ticket = run.call(call).unwrap();
-        assert!(run.tell(ticket, Outcome::Neutral, None));
-    }
-    run.fail(6);
-    assert_eq!(run.state(), State::Open);
-}
-
-#[test]
-fn a_fatal_failure_is_one_error() {
-    let mut run = Run::new();
-    let ticket = run.call(1).unwrap();
-    run.tell(ticket, Failure::fatal().into(), None);
-    assert_eq!((run.state(), run.snapshot().errors), (State::Closed, 1));
 }
 
 #[test]
@@ -189,59 +136,6 @@ fn half_open_the_next_call_is_the_probe_and_the_turn_check_applies_to_it() {
 }
 
 #[test]
-fn half_open_the_probe_succeeds_and_closes_with_both_streaks_zeroed() {
-    let mut run = Run::armed();
-    run.ok(1);
-    let now = run.snapshot();
-    assert_eq!((now.state, now.reason), (State::Closed, None));
-    assert_eq!((now.errors, now.identical, now.turns), (0, 0, 4));
-    run.ok(1);
-    assert_eq!(
-        run.snapshot().identical,
-        1,
-        "the same call again is number 1"
-    );
-    run.ok(1);
-    assert_eq!(run.reason_of(1), Reason::IdenticalCall);
-}
-
-#[test]
-fn half_open_the_probe_fails_and_opens_with_a_new_cooldown() {
-    let mut run = Run::new();
-    run.ok(1);
-    run.ok(1);
-    assert_eq!(run.reason_of(1), Reason::IdenticalCall);
-    run.refused(4);
-    run.transitions();
-    run.fail(2);
-    let now = run.snapshot();
-    assert_eq!((now.state, now.rejects_left), (State::Open, 4));
-    assert_eq!((now.reason, now.trips), (Some(Reason::ErrorStreak), 2));
-    assert_eq!(now.errors, 1);
-    assert_eq!(
-        run.transitions(),
-        [(State::HalfOpen, State::Open, TransitionReason::ProbeFailed)]
-    );
-}
-
-#[test]
-fn half_open_the_probe_is_dropped_and_opens_with_the_old_reason() {
-    let mut run = Run::armed();
-    let probe = run.call(1).unwrap();
-    run.transitions();
-    run.fence.lose(probe, &mut run.events);
-    let now = run.snapshot();
-    assert_eq!((now.state, now.rejects_left), (State::Open, 4));
-    assert_eq!((now.reason, now.trips), (Some(Reason::ErrorStreak), 1));
-    assert_eq!(
-        run.transitions(),
-        [(State::HalfOpen, State::Open, TransitionReason::ProbeLost)]
-    );
-    run.refused(4);
-    assert!(run.call(1).is_ok());
-}
-
-#[test]
 fn half_open_calls_while_the_probe_is_out_are_refused_and_after_enough_of_them_it_is_lost() {
     let mut run = Run::armed();
     let probe = run.call(1).unwrap();
@@ -260,18 +154,6 @@ fn half_open_calls_while_the_probe_is_out_are_refused_and_after_enough_of_them_i
     assert_eq!(run.snapshot(), now);
     run.refused(4);
     assert_eq!(run.state(), State::HalfOpen);
-}
-
-#[test]
-fn half_open_the_probe_is_neutral_and_the_next_call_is_the_probe() {
-    let mut run = Run::armed();
-    for call in 1..4 {
-        let probe = run.call(call).unwrap();
-        assert_eq!(probe.role, Role::Probe);
-        run.refused(2);
-        assert!(run.tell(probe, Outcome::Neutral, None));
-        assert_eq!(run.state(), State::HalfOpen);
-    }
 }
 
 #[test]
@@ -316,6 +198,120 @@ fn any_the_deadline_is_checked_before_any_other_rule() {
     assert_eq!(run.snapshot().turns_left, 5);
 }
 
+// ===== a result comes =====
+
+#[test]
+fn closed_a_success_zeroes_the_error_streak() {
+    let mut run = Run::new();
+    run.fail(1);
+    run.fail(2);
+    run.ok(3);
+    let now = run.snapshot();
+    assert_eq!((now.state, now.errors), (State::Closed, 0));
+    run.fail(4);
+    run.fail(5);
+    assert_eq!(run.state(), State::Closed);
+}
+
+#[test]
+fn closed_a_neutral_result_changes_nothing() {
+    let mut run = Run::new();
+    run.fail(1);
+    run.fail(2);
+    for call in 3..5 {
+        let ticket = run.call(call).unwrap();
+        assert!(run.tell(ticket, Outcome::Neutral, None));
+    }
+    run.fail(6);
+    assert_eq!(run.state(), State::Open);
+}
+
+#[test]
+fn closed_error_limit_consecutive_errors_open() {
+    let mut run = Run::new();
+    run.fail(1);
+    run.fail(2);
+    run.ok(3);
+    assert_eq!(run.snapshot().errors, 0, "a success breaks the streak");
+    for call in 4..7 {
+        assert_eq!(run.state(), State::Closed);
+        run.fail(call);
+    }
+    let now = run.snapshot();
+    assert_eq!((now.state, now.errors), (State::Open, 3));
+    assert_eq!(now.reason, Some(Reason::ErrorStreak));
+    assert_eq!(now.last_failure, Some(FailureKind::Transient));
+    assert_eq!(
+        run.transitions(),
+        [(State::Closed, State::Open, TransitionReason::ErrorStreak)]
+    );
+}
+
+#[test]
+fn half_open_the_probe_succeeds_and_closes_with_both_streaks_zeroed() {
+    let mut run = Run::armed();
+    run.ok(1);
+    let now = run.snapshot();
+    assert_eq!((now.state, now.reason), (State::Closed, None));
+    assert_eq!((now.errors, now.identical, now.turns), (0, 0, 4));
+    run.ok(1);
+    assert_eq!(
+        run.snapshot().identical,
+        1,
+        "the same call again is number 1"
+    );
+    run.ok(1);
+    assert_eq!(run.reason_of(1), Reason::IdenticalCall);
+}
+
+#[test]
+fn half_open_the_probe_is_neutral_and_the_next_call_is_the_probe() {
+    let mut run = Run::armed();
+    for call in 1..4 {
+        let probe = run.call(call).unwrap();
+        assert_eq!(probe.role, Role::Probe);
+        run.refused(2);
+        assert!(run.tell(probe, Outcome::Neutral, None));
+        assert_eq!(run.state(), State::HalfOpen);
+    }
+}
+
+#[test]
+fn half_open_the_probe_fails_and_opens_with_a_new_cooldown() {
+    let mut run = Run::new();
+    run.ok(1);
+    run.ok(1);
+    assert_eq!(run.reason_of(1), Reason::IdenticalCall);
+    run.refused(4);
+    run.transitions();
+    run.fail(2);
+    let now = run.snapshot();
+    assert_eq!((now.state, now.rejects_left), (State::Open, 4));
+    assert_eq!((now.reason, now.trips), (Some(Reason::ErrorStreak), 2));
+    assert_eq!(now.errors, 1);
+    assert_eq!(
+        run.transitions(),
+        [(State::HalfOpen, State::Open, TransitionReason::ProbeFailed)]
+    );
+}
+
+#[test]
+fn half_open_the_probe_is_dropped_and_opens_with_the_old_reason() {
+    let mut run = Run::armed();
+    let probe = run.call(1).unwrap();
+    run.transitions();
+    run.fence.lose(probe, &mut run.events);
+    let now = run.snapshot();
+    assert_eq!((now.state, now.rejects_left), (State::Open, 4));
+    assert_eq!((now.reason, now.trips), (Some(Reason::ErrorStreak), 1));
+    assert_eq!(
+        run.transitions(),
+        [(State::HalfOpen, State::Open, TransitionReason::ProbeLost)]
+    );
+    run.refused(4);
+    assert!(run.call(1).is_ok());
+}
+
 #[test]
 fn any_a_result_from_an_older_generation_is_stale() {
     let mut run = Run::new();
@@ -334,6 +330,27 @@ fn any_a_result_from_an_older_generation_is_stale() {
         assert_eq!(run.snapshot(), now);
     }
 }
+
+#[test]
+fn any_a_failed_readiness_is_an_error_that_spends_no_turn() {
+    let mut run = Run::new();
+    for _ in 0..3 {
+        run.fence
+            .readiness_failed(&run.rules, run.now, FailureKind::Transient, &mut run.events);
+    }
+    let now = run.snapshot();
+    assert_eq!((now.state, now.turns), (State::Open, 0));
+    assert_eq!(now.reason, Some(Reason::ErrorStreak));
+    run.fence
+        .readiness_failed(&run.rules, run.now, FailureKind::Transient, &mut run.events);
+    assert_eq!(run.snapshot(), now, "while open it counts for nothing");
+    run.refused(4);
+    run.fence
+        .readiness_failed(&run.rules, run.now, FailureKind::Transient, &mut run.events);
+    assert_eq!((run.state(), run.snapshot().trips), (State::Open, 2));
+}
+
+// ===== by hand =====
 
 #[test]
 fn any_extend_after_max_turns_closes_with_streaks_kept() {
@@ -379,6 +396,16 @@ fn any_reset_begins_a_new_run_in_a_new_generation() {
     );
     assert!(!run.tell(probe, Failure::transient().into(), None));
     assert_eq!(run.snapshot(), Run::new().snapshot());
+}
+
+// ===== the rules =====
+
+#[test]
+fn a_fatal_failure_is_one_error() {
+    let mut run = Run::new();
+    let ticket = run.call(1).unwrap();
+    run.tell(ticket, Failure::fatal().into(), None);
+    assert_eq!((run.state(), run.snapshot().errors), (State::Closed, 1));
 }
 
 #[test]
@@ -599,23 +626,23 @@ fn the_same_call_in_several_turns_is_a_repetition() {
 }
 
 #[test]
-fn any_a_failed_readiness_is_an_error_that_spends_no_turn() {
+fn a_refusal_tells_its_reason_its_count_and_the_trip_before_it() {
     let mut run = Run::new();
-    for _ in 0..3 {
-        run.fence
-            .readiness_failed(&run.rules, run.now, FailureKind::Transient, &mut run.events);
-    }
-    let now = run.snapshot();
-    assert_eq!((now.state, now.turns), (State::Open, 0));
-    assert_eq!(now.reason, Some(Reason::ErrorStreak));
-    run.fence
-        .readiness_failed(&run.rules, run.now, FailureKind::Transient, &mut run.events);
-    assert_eq!(run.snapshot(), now, "while open it counts for nothing");
-    run.refused(4);
-    run.fence
-        .readiness_failed(&run.rules, run.now, FailureKind::Transient, &mut run.events);
-    assert_eq!((run.state(), run.snapshot().trips), (State::Open, 2));
+    run.ok(1);
+    run.ok(1);
+    let first = run.call(1).unwrap_err().refusal(None);
+    assert_eq!(first.reason(), Reason::IdenticalCall);
+    assert_eq!((first.tripped_by(), first.count()), (None, Some(3)));
+    let later = run.call(5).unwrap_err().refusal(None);
+    assert_eq!(later.reason(), Reason::TripwireOpen);
+    assert_eq!(later.tripped_by(), Some(Reason::IdenticalCall));
+    assert_eq!((later.count(), later.retry_after()), (Some(3), None));
+    let not_ready = Denied::NOT_READY.refusal(None);
+    assert_eq!(not_ready.retry_after(), Some(Duration::ZERO));
+    assert_eq!((not_ready.tripped_by(), not_ready.count()), (None, None));
 }
+
+// ===== the packed state =====
 
 #[test]
 fn the_packed_state_alone_tells_whether_some_call_is_allowed() {
@@ -685,43 +712,6 @@ fn a_verdict_is_recorded_lock_free_exactly_where_it_changes_no_more_than_the_pac
 }
 
 #[test]
-fn a_closed_fence_without_streaks_is_clean_and_no_fence_is_live() {
-    let retention = |run: &Run| run.fence.retention(&run.rules, run.now);
-    let mut run = Run::new();
-    run.ok(1);
-    assert_eq!(retention(&run), Retention::Clean);
-    run.ok(1);
-    assert_eq!(retention(&run), Retention::Unclean);
-    run.fail(2);
-    assert_eq!(retention(&run), Retention::Unclean);
-    assert_eq!(retention(&Run::armed()), Retention::Unclean);
-    let mut run = Run::of(Rules {
-        deadline: Some(Duration::from_secs(1)),
-        ..Rules::default()
-    });
-    run.ok(1);
-    run.now = run.now.saturating_add(Duration::from_secs(1));
-    assert_eq!(retention(&run), Retention::Unclean);
-}
-
-#[test]
-fn a_refusal_tells_its_reason_its_count_and_the_trip_before_it() {
-    let mut run = Run::new();
-    run.ok(1);
-    run.ok(1);
-    let first = run.call(1).unwrap_err().refusal(None);
-    assert_eq!(first.reason(), Reason::IdenticalCall);
-    assert_eq!((first.tripped_by(), first.count()), (None, Some(3)));
-    let later = run.call(5).unwrap_err().refusal(None);
-    assert_eq!(later.reason(), Reason::TripwireOpen);
-    assert_eq!(later.tripped_by(), Some(Reason::IdenticalCall));
-    assert_eq!((later.count(), later.retry_after()), (Some(3), None));
-    let not_ready = Denied::NOT_READY.refusal(None);
-    assert_eq!(not_ready.retry_after(), Some(Duration::ZERO));
-    assert_eq!((not_ready.tripped_by(), not_ready.count()), (None, None));
-}
-
-#[test]
 fn the_fast_path_admits_an_ordinary_call_under_the_plain_rules_alone() {
     let is_fast = |rules: Rules, facts: &CallFacts| {
         let mut run = Run::of(rules);
@@ -778,4 +768,24 @@ fn an_error_streak_beyond_the_limit_of_the_packed_state_is_counted_all_the_same(
     }
     run.ok(1);
     assert_eq!(run.snapshot().errors, 0);
+}
+
+#[test]
+fn a_closed_fence_without_streaks_is_clean_and_no_fence_is_live() {
+    let retention = |run: &Run| run.fence.retention(&run.rules, run.now);
+    let mut run = Run::new();
+    run.ok(1);
+    assert_eq!(retention(&run), Retention::Clean);
+    run.ok(1);
+    assert_eq!(retention(&run), Retention::Unclean);
+    run.fail(2);
+    assert_eq!(retention(&run), Retention::Unclean);
+    assert_eq!(retention(&Run::armed()), Retention::Unclean);
+    let mut run = Run::of(Rules {
+        deadline: Some(Duration::from_secs(1)),
+        ..Rules::default()
+    });
+    run.ok(1);
+    run.now = run.now.saturating_add(Duration::from_secs(1));
+    assert_eq!(retention(&run), Retention::Unclean);
 }
