@@ -36,7 +36,7 @@ fn call(tool: &mut impl Service<u64>, n: u64) {
     assert!(pin!(tool.call(n)).poll(&mut cx).is_ready());
 }
 
-/// Leads a fence through all its states: it trips, refuses, arms probes, and closes again.
+/// Makes calls that run, trip the fence, are refused, arm a probe, and are the probe.
 fn call_in_every_state(tool: &mut impl Service<u64>) {
     for n in [
         1, 2, 901, 902, 903, 1, 2, 3, 4, 904, 1, 2, 3, 4, 5, 6, 6, 6, 6,
