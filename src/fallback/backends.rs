@@ -6,8 +6,6 @@ use tower_service::Service;
 
 #[cfg(tower_breaker_loom)]
 pub(super) use super::same_turn::Once;
-pub(super) use super::same_turn::Spare;
-pub(super) use super::served_by::Served;
 
 /// No backups: the chain is empty.
 #[derive(Clone, Copy, Debug, Default)]

@@ -56,7 +56,7 @@ impl CallPermit {
             started: Timestamp::START,
             ticket: Ticket {
                 since: Since::new(0, 0),
-                server: Server::Primary(Role::Aside),
+                server: Server::Primary(Role::Uncounted),
             },
         }
     }
@@ -186,13 +186,13 @@ impl PermitIssuer for MachineRef<Chain> {
 #[cfg(feature = "http")]
 const ORDINARY: u64 = u64::MAX;
 #[cfg(feature = "http")]
-const ASIDE: u64 = u64::MAX - 1;
+const UNCOUNTED: u64 = u64::MAX - 1;
 
 #[cfg(feature = "http")]
 fn erased(Ticket { since, server }: Ticket, started: Timestamp) -> ErasedTicket {
     let serves = match server {
         Server::Primary(Role::Ordinary | Role::Probe) => ORDINARY,
-        Server::Primary(Role::Aside) => ASIDE,
+        Server::Primary(Role::Uncounted) => UNCOUNTED,
         Server::Entry(entry) => entry as u64,
     };
     let since = u64::from(since.generation()) << 32 | u64::from(since.epoch());
@@ -220,7 +220,7 @@ impl From<&ErasedTicket> for Ticket {
         let serving = match serves {
             ORDINARY if ticket.is_probe => Server::Primary(Role::Probe),
             ORDINARY => Server::Primary(Role::Ordinary),
-            ASIDE => Server::Primary(Role::Aside),
+            UNCOUNTED => Server::Primary(Role::Uncounted),
             _ => Server::Entry(entry),
         };
         Self {

@@ -57,7 +57,7 @@ impl CallPermit {
             return;
         };
         let packed = machine_ref.machine().packed();
-        if answer.is_some() || !Fence::is_settled(packed, self.ticket.generation, outcome) {
+        if answer.is_some() || !Fence::is_clean_success(packed, self.ticket.generation, outcome) {
             settle(machine_ref, self.ticket, outcome, answer);
         }
     }
@@ -152,7 +152,7 @@ fn record_in(
 /// Records that a call was dropped.
 fn cancel_in(machine: &SharedMachine<Fence>, ticket: Ticket) {
     if ticket.role == Role::Probe {
-        machine.step(|fence, _, events| fence.lose(ticket, events));
+        machine.step(|fence, _, events| fence.lose_probe(ticket, events));
     }
 }
 

@@ -13,7 +13,7 @@ use crate::vocabulary::{Failure, FallbackState, Outcome, Reason, Recorded, Trans
 
 pub(super) const PRIMARY: Server = Server::Primary(Role::Ordinary);
 pub(super) const PROBE: Server = Server::Primary(Role::Probe);
-pub(super) const ASIDE: Server = Server::Primary(Role::Aside);
+pub(super) const ASIDE: Server = Server::Primary(Role::Uncounted);
 pub(super) const A: Server = Server::Entry(0);
 pub(super) const B: Server = Server::Entry(1);
 

@@ -225,7 +225,7 @@ impl Chain {
             return Ok(Server::Entry(entry));
         }
         if self.entries.is_empty() || rules.when_exhausted == Exhausted::LastResort {
-            return Ok(Server::Primary(Role::Aside));
+            return Ok(Server::Primary(Role::Uncounted));
         }
         Err(Denied {
             reason,
@@ -276,7 +276,7 @@ impl Chain {
         let restored = self.restore(rules, now, events);
         let mut spent = false;
         let recorded = match ticket.server {
-            Server::Primary(Role::Aside) => Recorded::Applied,
+            Server::Primary(Role::Uncounted) => Recorded::Applied,
             Server::Primary(_) if ticket.since.generation() == self.generation => {
                 match self.phase {
                     Phase::Primary => self.record_ordinary(rules, now, outcome, events),

@@ -74,7 +74,7 @@ enum Mode {
 enum Who {
     Primary,
     /// The primary, because nobody else can serve.
-    Aside,
+    Uncounted,
     Backup(usize),
 }
 
@@ -205,7 +205,7 @@ impl Naive {
             return Ok((Who::Backup(backup), false));
         }
         if self.backups.is_empty() || self.set.last_resort {
-            return Ok((Who::Aside, false));
+            return Ok((Who::Uncounted, false));
         }
         match (self.mode, self.probe) {
             (Mode::Fallback { due }, _) => Err((Reason::FallbackExhausted, due - self.now)),
@@ -270,7 +270,7 @@ impl Naive {
                     backup.strikes = 0;
                 }
             }
-            Who::Aside | Who::Backup(_) => {}
+            Who::Uncounted | Who::Backup(_) => {}
             Who::Primary if self.probe.is_some_and(|(probe, _)| probe == turn) => {
                 self.probe = None;
                 self.hints.extend(hint);
@@ -362,7 +362,7 @@ fn translated(answer: Result<Server, Denied>) -> Result<(Who, bool), (Reason, u6
     match answer {
         Ok(Server::Primary(Role::Ordinary)) => Ok((Who::Primary, false)),
         Ok(Server::Primary(Role::Probe)) => Ok((Who::Primary, true)),
-        Ok(Server::Primary(Role::Aside)) => Ok((Who::Aside, false)),
+        Ok(Server::Primary(Role::Uncounted)) => Ok((Who::Uncounted, false)),
         Ok(Server::Entry(entry)) => Ok((Who::Backup(entry), false)),
         Err(denied) => Err((denied.reason, denied.wait.expect("an end").as_secs())),
     }

@@ -18,7 +18,7 @@ pub(crate) enum Role {
     Ordinary,
     Probe,
     /// The primary is down, and serves because nobody else can. The result says nothing.
-    Aside,
+    Uncounted,
 }
 
 /// Which services a caller has ready.

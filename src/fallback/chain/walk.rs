@@ -52,7 +52,7 @@ impl Situation {
             let mut generation = u32::from(since.generation() == chain.generation);
             let mut epoch = u32::from(since.epoch() == chain.epoch);
             match &mut ticket.server {
-                Server::Primary(Role::Aside) => (generation, epoch) = (0, 0),
+                Server::Primary(Role::Uncounted) => (generation, epoch) = (0, 0),
                 Server::Primary(role) => {
                     epoch = 0;
                     // A probe of an older generation is as stale as any other turn.

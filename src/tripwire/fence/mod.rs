@@ -470,7 +470,7 @@ impl Fence {
     }
 
     /// The probe was dropped without a verdict. It must not wedge the fence.
-    pub(super) fn lose(&mut self, ticket: Ticket, events: &mut EventQueue<PendingEvent>) {
+    pub(super) fn lose_probe(&mut self, ticket: Ticket, events: &mut EventQueue<PendingEvent>) {
         if ticket.generation == self.generation && self.phase == Phase::Probing {
             self.rejects = 0;
             self.move_to(Phase::Open, TransitionReason::ProbeLost, events);

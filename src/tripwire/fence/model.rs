@@ -575,7 +575,7 @@ fn side_by_side(model_rules: ModelRules, steps: Vec<Step>) {
             Step::Drop(n) if n < in_flight.len() => {
                 let (ticket, model_ticket) = in_flight.remove(n);
                 if ticket.role == Role::Probe {
-                    run.fence.lose(ticket, &mut run.events);
+                    run.fence.lose_probe(ticket, &mut run.events);
                 }
                 model.dropped(model_ticket);
             }

@@ -51,7 +51,7 @@ impl Fence {
 
     /// Whether a verdict is a success that changes nothing, as most are.
     #[inline]
-    pub(crate) fn is_settled(packed: PackedState, generation: u32, outcome: Outcome) -> bool {
+    pub(crate) fn is_clean_success(packed: PackedState, generation: u32, outcome: Outcome) -> bool {
         outcome == Outcome::Success && packed.is_clean_in(generation)
     }
 

@@ -150,7 +150,7 @@ fn half_open_calls_while_the_probe_is_out_are_refused_and_after_enough_of_them_i
         "its late result says nothing"
     );
     assert_eq!(run.snapshot(), now);
-    run.fence.lose(probe, &mut run.events);
+    run.fence.lose_probe(probe, &mut run.events);
     assert_eq!(run.snapshot(), now);
     run.refused(4);
     assert_eq!(run.state(), State::HalfOpen);
@@ -300,7 +300,7 @@ fn half_open_the_probe_is_dropped_and_opens_with_the_old_reason() {
     let mut run = Run::armed();
     let probe = run.call(1).unwrap();
     run.transitions();
-    run.fence.lose(probe, &mut run.events);
+    run.fence.lose_probe(probe, &mut run.events);
     let now = run.snapshot();
     assert_eq!((now.state, now.rejects_left), (State::Open, 4));
     assert_eq!((now.reason, now.trips), (Some(Reason::ErrorStreak), 1));
@@ -697,7 +697,7 @@ fn a_verdict_is_recorded_lock_free_exactly_where_it_changes_no_more_than_the_pac
             let ticket = run.call(9).unwrap();
             let packed = run.fence.packed();
             let lock_free = Fence::record_lock_free(packed, ticket, outcome, &run.rules);
-            let settled = Fence::is_settled(packed, ticket.generation, outcome);
+            let settled = Fence::is_clean_success(packed, ticket.generation, outcome);
             let applied = run
                 .fence
                 .record(&run.rules, ticket, outcome, None, &mut run.events);

@@ -155,7 +155,7 @@ fn steps_from(place: &Place, rules: &Rules) -> Vec<Place> {
         step(&|run, in_flight| {
             let ticket = in_flight.remove(n);
             if ticket.role == Role::Probe {
-                run.fence.lose(ticket, &mut run.events);
+                run.fence.lose_probe(ticket, &mut run.events);
             }
         });
     }
