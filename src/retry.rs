@@ -8,8 +8,8 @@ use crate::vocabulary::in_error;
 
 /// Keeps a retry policy from spending attempts on refusals.
 ///
-/// It is for `retry(breaker(..))`: an open circuit ends the retries. The caller gets the refusal as it
-/// is, and the wrapped policy does not see it.
+/// It is for `retry(breaker(..))`: an open circuit ends the retries. The caller gets the refusal
+/// as it is, and the wrapped policy does not see it.
 ///
 /// The policy looks at the error as the service returns it. It recognises an error that is a
 /// [`Refusal`](crate::Refusal), and a [`BoxError`](crate::BoxError) with a refusal anywhere in its
@@ -28,7 +28,11 @@ use crate::vocabulary::in_error;
 /// impl Policy<String, String, BoxError> for Attempts {
 ///     type Future = future::Ready<()>;
 ///
-///     fn retry(&mut self, _: &mut String, result: &mut Result<String, BoxError>) -> Option<Self::Future> {
+///     fn retry(
+///         &mut self,
+///         _: &mut String,
+///         result: &mut Result<String, BoxError>,
+///     ) -> Option<Self::Future> {
 ///         self.0 = self.0.checked_sub(1)?;
 ///         result.is_err().then(|| future::ready(()))
 ///     }

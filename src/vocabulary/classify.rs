@@ -20,14 +20,17 @@ use super::refusal;
 /// A tool that reports its errors inside a success:
 ///
 /// ```
-/// use tower_breaker::{CircuitBreakerLayer, ErrorsAsFailures, Classify, Failure, Outcome};
+/// use std::io;
+/// use tower_breaker::{CircuitBreakerLayer, Classify, ErrorsAsFailures, Failure, Outcome};
 ///
 /// struct ToolResult { is_error: bool }
 ///
-/// let layer = CircuitBreakerLayer::new().classify(|result: Result<&ToolResult, &std::io::Error>| match result {
-///     Ok(answer) if answer.is_error => Outcome::Failure(Failure::transient()),
-///     other => ErrorsAsFailures.classify(other),
-/// });
+/// let layer = CircuitBreakerLayer::new().classify(
+///     |result: Result<&ToolResult, &io::Error>| match result {
+///         Ok(answer) if answer.is_error => Outcome::Failure(Failure::transient()),
+///         other => ErrorsAsFailures.classify(other),
+///     },
+/// );
 /// # let _ = layer;
 /// ```
 pub trait Classify<Res, E> {

@@ -86,8 +86,8 @@ pub enum TransitionReason {
     FailureRate,
     /// A call had a fatal failure.
     FatalFailure,
-    /// The cooldown is over, and a call became the probe. In a tripwire, which counts its cooldown in
-    /// refusals, the next call becomes the probe.
+    /// The cooldown is over, and a call became the probe. In a tripwire, which counts its cooldown
+    /// in refusals, the next call becomes the probe.
     CooldownOver,
     /// As many probes as asked for have succeeded.
     ProbeSucceeded,
@@ -107,8 +107,8 @@ pub enum TransitionReason {
     ErrorStreak,
     /// The run has spent its time.
     Deadline,
-    /// A tripwire's probe was dropped without a verdict, or counts as lost because so many calls were
-    /// refused beside it.
+    /// A tripwire's probe was dropped without a verdict, or counts as lost because so many calls
+    /// were refused beside it.
     ProbeLost,
     /// Somebody gave the run more turns with `extend`.
     Extended,
@@ -138,9 +138,9 @@ impl fmt::Display for TransitionReason {
 
 /// Something that happened in a layer, as an [`Observe`] sees it.
 ///
-/// Transitions, started probes, expired leases and changes of entries of one circuit or fallback come
-/// in their order, one at a time. Every other event comes on the thread of the call it concerns, and
-/// has no order relative to these.
+/// Transitions, started probes, expired leases and changes of entries of one circuit or fallback
+/// come in their order, one at a time. Every other event comes on the thread of the call it
+/// concerns, and has no order relative to these.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
@@ -186,7 +186,8 @@ pub enum Event<'a> {
         /// How many strikes the entry has now.
         strikes: u32,
     },
-    /// A turn of a fallback is over. The event comes once a turn, for the result that the caller gets.
+    /// A turn of a fallback is over. The event comes once a turn, for the result that the caller
+    /// gets.
     #[non_exhaustive]
     Served {
         /// The primary's name.
@@ -227,8 +228,8 @@ pub enum Event<'a> {
     },
     /// A stale verdict came: the call was admitted in an older generation.
     ///
-    /// A stale failure restarts the cooldown of a circuit that is open and not pinned, and that of a
-    /// primary while the chain serves. Nothing else changes.
+    /// A stale failure restarts the cooldown of a circuit that is open and not pinned, and that of
+    /// a primary while the chain serves. Nothing else changes.
     #[non_exhaustive]
     LateVerdict {
         /// The circuit's name, or the name of the model that served.
@@ -281,7 +282,8 @@ pub enum Event<'a> {
 }
 
 impl<'a> Event<'a> {
-    /// Returns the name of the circuit, the primary, the model or the fence that the event concerns.
+    /// Returns the name of the circuit, the primary, the model or the fence that the event
+    /// concerns.
     #[must_use]
     pub fn name(&self) -> Option<&'a str> {
         match *self {
@@ -304,11 +306,12 @@ impl<'a> Event<'a> {
 
 /// Watches a layer.
 ///
-/// A closure of the same shape is an observer. Annotate its argument. To give an observer in an `Arc`
-/// to several layers, wrap it in a closure: `move |event: &Event<'_>| shared.observe(event)`.
+/// A closure of the same shape is an observer. Annotate its argument. To give an observer in an
+/// `Arc` to several layers, wrap it in a closure: `move |event: &Event<'_>|
+/// shared.observe(event)`.
 ///
-/// Observers run after the new state is stored and outside every lock, so they may call back into the
-/// layer. They run on the thread of some call, so keep them short.
+/// Observers run after the new state is stored and outside every lock, so they may call back into
+/// the layer. They run on the thread of some call, so keep them short.
 ///
 /// # Panics
 ///

@@ -1,4 +1,4 @@
-//! The words that all layers share: outcomes, refusals, events, and the traits that decide on them.
+//! The words that all layers share: outcomes, refusals, events, and who decides on them.
 //!
 //! | file | what it holds |
 //! | --- | --- |

@@ -19,8 +19,8 @@ pub enum Outcome {
 impl Outcome {
     /// Returns the failure of a service whose `poll_ready` gave an error.
     ///
-    /// Such a service will never be ready, so this is a failure whatever the classifier says of the
-    /// error. The classifier decides only on the kind and the hint.
+    /// Such a service will never be ready, so this is a failure whatever the classifier says of
+    /// the error. The classifier decides only on the kind and the hint.
     pub(crate) fn of_readiness(self) -> Failure {
         match self {
             Outcome::Failure(failure) => failure,
@@ -116,7 +116,8 @@ impl Failure {
 #[non_exhaustive]
 #[repr(u8)]
 pub enum FailureKind {
-    // A machine's packed state holds these numbers, and 0 for no failure. So does an `Option` of it.
+    // A machine's packed state holds these numbers, and 0 for no failure. So does an `Option` of
+    // it.
     /// The failure may be gone at the next call.
     Transient = 1,
     /// The guarded thing asked for fewer calls.
@@ -137,8 +138,8 @@ impl fmt::Display for FailureKind {
 
 /// What a dropped call says.
 ///
-/// A call is dropped when its future goes away before the verdict: by a timeout outside of the layer,
-/// by an aborted task, or by a caller who left.
+/// A call is dropped when its future goes away before the verdict: by a timeout outside of the
+/// layer, by an aborted task, or by a caller who left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cancelled {
@@ -151,11 +152,11 @@ pub enum Cancelled {
     Failure,
     /// The call is a transient failure if it ran at least this long. Otherwise as `Release`.
     ///
-    /// For a timeout outside of the layer, give a little less than its duration. With this rule every
-    /// call reads the clock when it is admitted.
+    /// For a timeout outside of the layer, give a little less than its duration. With this rule
+    /// every call reads the clock when it is admitted.
     ///
-    /// Where calls are judged at the end of a body, a call runs until then. So a reader who leaves a
-    /// long answer halfway has a failed call.
+    /// Where calls are judged at the end of a body, a call runs until then. So a reader who leaves
+    /// a long answer halfway has a failed call.
     FailureAfter(Duration),
 }
 
@@ -182,11 +183,11 @@ impl Cancelled {
 pub enum Recorded {
     /// The verdict was of the current generation, and counted.
     Applied,
-    /// The verdict did not count. It came from an older generation, or from an unguarded call, whose
-    /// circuit was evicted or which never had one.
+    /// The verdict did not count. It came from an older generation, or from an unguarded call,
+    /// whose circuit was evicted or which never had one.
     ///
-    /// A stale failure restarts the cooldown of a circuit that is open and not pinned. Nothing else
-    /// changes.
+    /// A stale failure restarts the cooldown of a circuit that is open and not pinned. Nothing
+    /// else changes.
     Stale,
 }
 

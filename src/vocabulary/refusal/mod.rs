@@ -18,8 +18,8 @@ use super::outcome::FailureKind;
 
 /// A call that was not attempted, and why.
 ///
-/// A refusal is an error. A layer outside recognises it with [`Refusal::find`]. Its text is written
-/// for the model that made the call.
+/// A refusal is an error. A layer outside recognises it with [`Refusal::find`]. Its text is
+/// written for the model that made the call.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Refusal {
     layer: Layer,
@@ -172,8 +172,8 @@ impl Refusal {
     ///
     /// An error may name the source of the error it holds instead of that error. A variant with
     /// `#[error(transparent)]` of the crate `thiserror` does so, for instance
-    /// `async_openai::error::OpenAIError::Boxed`. No search from outside can see a refusal that such
-    /// a variant holds directly. Match the variant, and search its box:
+    /// `async_openai::error::OpenAIError::Boxed`. No search from outside can see a refusal that
+    /// such a variant holds directly. Match the variant, and search its box:
     ///
     /// ```
     /// # use tower_breaker::{CircuitBreakerLayer, Refusal};
@@ -198,7 +198,8 @@ impl Refusal {
     ///
     /// # Examples
     ///
-    /// One outermost `then` turns the refusal of any layer inside into a response that a model can read:
+    /// One outermost `then` turns the refusal of any layer inside into a response that a model can
+    /// read:
     ///
     /// ```
     /// use tower::{BoxError, ServiceBuilder, ServiceExt, service_fn};
