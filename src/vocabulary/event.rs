@@ -242,7 +242,7 @@ pub enum Event<'a> {
     /// A call was refused, or would have been.
     #[non_exhaustive]
     Refused {
-        /// The refusal, as the caller gets it.
+        /// The refusal that the caller gets, or would have got.
         refusal: &'a Refusal,
         /// Whether the call ran anyway, because the layer is set to `observe_only`.
         observe_only: bool,
@@ -307,8 +307,8 @@ impl<'a> Event<'a> {
 /// Watches a layer.
 ///
 /// A closure of the same shape is an observer. Annotate its argument. To give an observer in an
-/// `Arc` to several layers, wrap it in a closure: `move |event: &Event<'_>|
-/// shared.observe(event)`.
+/// `Arc` to several layers, wrap it in a closure:
+/// `move |event: &Event<'_>| shared.observe(event)`.
 ///
 /// Observers run after the new state is stored and outside every lock, so they may call back into
 /// the layer. They run on the thread of some call, so keep them short.
