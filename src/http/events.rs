@@ -28,7 +28,7 @@ use crate::vocabulary::{Failure, Outcome};
 /// The inspector keeps only how far a line matches, and parses nothing. So an error in another
 /// form passes for an answer: write an [`Inspect`] for it.
 ///
-/// In a compressed body nothing is found. Put what decompresses it inside of the layer.
+/// The inspector finds nothing in a compressed body. Put the decompression inside of the layer.
 ///
 /// # Examples
 ///

@@ -27,8 +27,9 @@ use crate::vocabulary::{
 /// [`status`](Self::status) and [`statuses`](Self::statuses) change the table.
 /// [`errors`](Self::errors) changes the classifier of errors.
 ///
-/// A failure carries the wait that the headers ask for: what [`retry_after`] reads, and for a rate
-/// limit else what [`rate_limit_reset`] reads. The headers of other responses are not looked at.
+/// A failure carries the wait that the headers ask for, as [`retry_after`] reads it. If that
+/// finds none, a rate limit carries the wait that [`rate_limit_reset`] reads. The classifier does
+/// not look at the headers of other responses.
 ///
 /// Layers clone their classifier into every call. A clone of a preset is a plain copy. A clone of
 /// a changed table counts a reference.

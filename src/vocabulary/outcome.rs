@@ -70,8 +70,8 @@ impl Failure {
         Self::of(FailureKind::RateLimited)
     }
 
-    /// Makes a failure that a later call meets again: the key is revoked, the quota is spent, the
-    /// model is gone. It trips at once.
+    /// Makes a failure that later calls will meet as well: the key is revoked, the quota is spent,
+    /// the model is gone. It trips at once.
     #[must_use]
     pub const fn fatal() -> Self {
         Self::of(FailureKind::Fatal)
@@ -116,8 +116,8 @@ impl Failure {
 #[non_exhaustive]
 #[repr(u8)]
 pub enum FailureKind {
-    // A machine's packed state holds these numbers, and 0 for no failure. So does an `Option` of
-    // it.
+    // These numbers stand in a machine's packed state, where 0 means no failure, as it does in an
+    // `Option` of this type.
     /// The failure may be gone at the next call.
     Transient = 1,
     /// The guarded thing asked for fewer calls.

@@ -112,8 +112,10 @@ fn a_refusal_is_found_behind_a_shared_error_of_any_type() {
 
 #[test]
 fn a_box_that_is_boxed_again_stays_one_box() {
-    let once: BoxError = refusal().into();
-    let twice: BoxError = once.into();
+    fn boxed(err: impl Into<BoxError>) -> BoxError {
+        err.into()
+    }
+    let twice = boxed(boxed(refusal()));
     assert!(twice.is::<Refusal>());
     assert_eq!(Refusal::find(&*twice), Some(&refusal()));
     let shared = Arc::new(BoxError::from(refusal()));
