@@ -141,8 +141,8 @@ impl SoftRefusal {
     ///
     /// # Panics
     ///
-    /// If a response with this status has no body, which would tell of the refusal: `1xx`, `204`,
-    /// `205`, `304`.
+    /// If a response with this status has no body, and so cannot carry the refusal's text: `1xx`,
+    /// `204`, `205`, `304`.
     ///
     /// # Examples
     ///
