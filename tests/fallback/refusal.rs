@@ -28,7 +28,7 @@ async fn case_27_exhausted() {
     assert_eq!(refused.name(), Some("primary"));
     assert_eq!(
         refused.to_string(),
-        "model `primary` temporarily unavailable, and its backups too"
+        "`primary` temporarily unavailable, and its backups too"
     );
     let none = (0, 0, 0);
     let counts = || (models.primary.count(), models.a.count(), models.b.count());
@@ -120,6 +120,6 @@ async fn a_refusal_becomes_what_the_policy_makes_of_it() {
         .layer(sure);
     assert_eq!(
         soft.call(()).await,
-        Ok("model `primary` was called before it was ready: call it again".to_owned())
+        Ok("`primary` was called before it was ready: call it again".to_owned())
     );
 }

@@ -26,7 +26,7 @@ async fn one_service_is_called_with_the_model_that_serves() {
         [three("gpt-5"), two("gpt-5-mini"), two("gpt-4")].concat()
     );
     let err = turn(&service).await.unwrap_err();
-    assert!(err.contains("model `gpt-5`"), "{err}");
+    assert!(err.contains("`gpt-5`"), "{err}");
     assert_eq!(primary.count(), 0);
     handle.reset();
 

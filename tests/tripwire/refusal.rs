@@ -47,15 +47,15 @@ async fn a_refusal_names_the_tool_the_rule_the_count_and_what_to_do_instead() {
     assert_eq!(
         told,
         [
-            "tool `search` was not called: the same call came 3 times in a row. Do not repeat it: \
+            "`search` was not called: the same call came 3 times in a row. Do not repeat it: \
              change its arguments, try something else, or answer with what you have",
-            "tool `fetch` was not called, because this run was stopped: the same call came 3 times in a row. \
+            "`fetch` was not called, because this run was stopped: the same call came 3 times in a row. \
              Do not repeat it: change its arguments, try something else, or answer with what you have",
-            "tool `search` was not called: the same 2 calls came 2 times in a row. Do not go round again: \
+            "`search` was not called: the same 2 calls came 2 times in a row. Do not go round again: \
              change the arguments, try something else, or answer with what you have",
-            "tool `search` was not called: all 5 turns of the run are spent. \
+            "`search` was not called: all 5 turns of the run are spent. \
              Make no more calls, and answer with what you have",
-            "tool `down` was not called, because this run was stopped: 3 calls failed in a row. \
+            "`down` was not called, because this run was stopped: 3 calls failed in a row. \
              Do not try the same again: read the errors, change the approach, or say what is wrong",
         ]
     );
@@ -72,7 +72,7 @@ async fn a_soft_refusal_keeps_the_error_type_even_where_there_is_none() {
         last = tool.ready().await.unwrap().call("ls".into()).await.unwrap();
     }
     assert!(
-        last.starts_with("tool `shell` was not called: the same call"),
+        last.starts_with("`shell` was not called: the same call"),
         "{last}"
     );
 }

@@ -658,7 +658,7 @@ async fn a_model_that_repeats_itself_reads_why_it_is_refused() {
     assert_eq!(
         rig.call("search", 1).await,
         Seen::tool_error(
-            "tool `search` was not called: the same call came 3 times in a row. Do not repeat it: \
+            "`search` was not called: the same call came 3 times in a row. Do not repeat it: \
              change its arguments, try something else, or answer with what you have"
         )
     );
@@ -673,7 +673,7 @@ async fn refusals_of_the_layers_inside_change_no_streak_of_errors() {
     rig.server.set("search", Fault::ToolError);
     let refusals = [
         "tool `search` temporarily unavailable: circuit breaker open",
-        "model `server` temporarily unavailable, and its backups too",
+        "`server` temporarily unavailable, and its backups too",
     ];
     let texts = [
         "the database is gone",

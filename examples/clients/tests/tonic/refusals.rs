@@ -115,7 +115,7 @@ async fn a_refusal_of_any_layer_is_made_soft_outermost() {
         assert_eq!(refused, Seen::failed(0, Code::Unavailable, OPEN));
     }
     let stopped = call(&mut client, Call::Find).await;
-    let text = "tool was not called: all 2 turns of the run are spent. Make no more calls, and answer with what you have";
+    let text = "service was not called: all 2 turns of the run are spent. Make no more calls, and answer with what you have";
     assert_eq!(stopped, Seen::failed(0, Code::Unavailable, text));
     assert_eq!(server.script().seen(), 0);
 }
