@@ -10,9 +10,9 @@ use std::task::{Context, Poll, ready};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
+use super::permit::CallPermit;
 use super::same_turn::Spare;
 use super::served_by::Served;
-use super::permit::CallPermit;
 use crate::machinery::judge::{Head, Judge};
 use crate::vocabulary::Refuse;
 use crate::vocabulary::{Classify, Outcome};

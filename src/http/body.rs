@@ -28,7 +28,6 @@ pin_project! {
         #[pin]
         inner: Option<B>,
         watch: Watch<B, I>,
-        over: bool,
     }
 
     impl<B, I> PinnedDrop for ResponseBody<B, I> {
@@ -46,8 +45,11 @@ impl<B, I> ResponseBody<B, I> {
     pub(super) fn judged(inner: B) -> Self {
         Self {
             inner: Some(inner),
-            watch: Watch { held: None },
-            over: false,
+            watch: Watch {
+                held: None,
+                trailers: false,
+                over: false,
+            },
         }
     }
 
@@ -93,15 +95,17 @@ impl<B: Body, I: Inspect<B::Data>> ResponseBody<B, I> {
         let held = Some(Held {
             permit,
             inspect,
-            trailers: false,
             verdict_if_dropped: verdict_if_dropped::<B, I>,
         });
-        let mut watch = Watch { held };
+        let mut watch = Watch {
+            held,
+            trailers: false,
+            over: false,
+        };
         watch.look_ahead(&inner);
         Self {
             inner: Some(inner),
             watch,
-            over: false,
         }
     }
 }
@@ -120,7 +124,7 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let mut this = self.project();
-        if *this.over {
+        if this.watch.over {
             return Poll::Ready(None);
         }
         let Some(mut inner) = this.inner.as_mut().as_pin_mut() else {
@@ -135,11 +139,11 @@ where
                 watch.look_ahead(&*inner);
             }
             Some(Err(_)) => {
-                *this.over = true;
+                watch.over = true;
                 watch.record(Failure::transient().into());
             }
             None => {
-                *this.over = true;
+                watch.over = true;
                 watch.end();
             }
         }
@@ -147,11 +151,11 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        self.over || self.get_ref().is_end_stream()
+        self.watch.over || self.get_ref().is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        if self.over {
+        if self.watch.over {
             SizeHint::with_exact(0)
         } else {
             self.get_ref().size_hint()
@@ -162,14 +166,16 @@ where
 /// Watches a body until the call has its verdict.
 struct Watch<B, I> {
     held: Option<Held<B, I>>,
+    /// Whether the trailers have come.
+    trailers: bool,
+    /// Whether the body has ended or failed.
+    over: bool,
 }
 
 struct Held<B, I> {
     /// Needed for its `Drop`: without a verdict, it is a cancelled call.
     permit: HeldPermit,
     inspect: I,
-    /// Whether the trailers have come.
-    trailers: bool,
     /// [`verdict_if_dropped`], for the destructor, which has no bounds.
     verdict_if_dropped: fn(&B, bool, &mut I) -> Option<Outcome>,
 }
@@ -217,9 +223,9 @@ impl<B, I> Watch<B, I> {
     where
         I: Inspect<D>,
     {
+        self.trailers = frame.is_trailers();
         let seen = self.inspect(|held| {
             held.permit.renew();
-            held.trailers = frame.is_trailers();
             held.inspect.frame(frame)
         });
         if let Some(outcome) = seen {
@@ -244,7 +250,8 @@ impl<B, I> Watch<B, I> {
         let Some(held) = &mut self.held else {
             return;
         };
-        let verdict = || (held.verdict_if_dropped)(inner, held.trailers, &mut held.inspect);
+        let trailers = self.trailers;
+        let verdict = || (held.verdict_if_dropped)(inner, trailers, &mut held.inspect);
         match catch_unwind(AssertUnwindSafe(verdict)) {
             Ok(Some(outcome)) => self.record(outcome),
             // The permit's own destructor cancels the call.
@@ -303,7 +310,7 @@ impl<B: fmt::Debug, I> fmt::Debug for ResponseBody<B, I> {
         f.debug_struct("ResponseBody")
             .field("inner", self.get_ref())
             .field("permit", &self.watch.held.as_ref().map(|held| &held.permit))
-            .field("over", &self.over)
+            .field("over", &self.watch.over)
             .finish()
     }
 }
