@@ -894,3 +894,45 @@ async fn a_body_shows_its_permit_until_the_verdict() {
     assert!(after.contains("permit: None, over: true"), "{after}");
     assert!(body.get_ref().ended && body.get_mut().ended);
 }
+
+#[tokio::test(start_paused = true)]
+async fn taking_the_inner_body_out_is_the_end_of_a_body_that_has_ended_and_a_dropped_call_otherwise()
+ {
+    // What the inner body says of its end, and the streak after it was taken out.
+    for (says, streak) in [(Says::Nothing, 2), (Says::Length(3), 0)] {
+        let server = Server::default();
+        let layer = CircuitBreakerLayer::new()
+            .on_cancel(Cancelled::Failure)
+            .judge(EndOfBody);
+        let circuit = layer.handle();
+        let mut stack = layer.layer(server.clone());
+        server.fails();
+        call(&mut stack).await.unwrap_err();
+        let pipe = server.answers_with(StatusCode::OK, says);
+        let mut body = call(&mut stack).await.unwrap();
+        pipe.send(Step::Data("one"));
+        assert_pending!(read(&mut body));
+        let mut inner: Piped = body.into_inner();
+        assert_eq!(circuit.snapshot().streak, streak);
+        // What comes after is the caller's own.
+        pipe.send(Step::Error);
+        assert_ready!(read(&mut inner)).unwrap_err();
+        assert_eq!(circuit.snapshot().streak, streak);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_whose_inner_body_is_taken_out_gives_its_slot_back() {
+    let server = Server::default();
+    let layer = breaker().on_cancel(Cancelled::Release).judge(EndOfBody);
+    let circuit = layer.handle();
+    let mut stack = layer.layer(server.clone());
+    server.fails();
+    call(&mut stack).await.unwrap_err();
+    advance(30 * SECOND).await;
+    let _pipe = server.answers();
+    let probe = call(&mut stack).await.unwrap();
+    assert!(!circuit.would_allow());
+    drop(probe.into_inner());
+    assert!(circuit.would_allow());
+}
