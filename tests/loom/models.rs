@@ -780,7 +780,7 @@ fn the_last_permit_frees_everything() {
         );
         let keyed = admit_in(&circuits, 1).unwrap();
         let machine_ref = observed(rules(), watching(move |_| drop(StdArc::clone(&witness))));
-        let own = Arc::new(machine_ref.again());
+        let own = Arc::new(machine_ref.with_own_count());
         let one = Permit::new(admit(&own));
         let two = Permit::new(admit(&machine_ref));
         let one = thread::spawn(move || drop((own, one, keyed)));
