@@ -9,7 +9,7 @@ use crate::vocabulary::{FailureKind, Outcome};
 ///
 /// | bits | what they say |
 /// | --- | --- |
-/// | 0 | *busy*: somebody who may change the machine holds its lock, so ask under the lock |
+/// | 0 | *busy*: a step is under way, or the machine is retired, so ask under the lock |
 /// | 1 | *lock-free*: a success, or a failure below the threshold, changes only the streak and the last failure |
 /// | 2–4 | the phase: 0 admits every call, and each machine gives the others their meaning |
 /// | 5–6 | the kind of the last failure |

@@ -32,7 +32,7 @@
 //! | `SharedMachine::step_unless_retired` | does not look whether the machine is retired | `a_verdict_is_not_lost_to_an_eviction`, `a_machine_in_use_stays_in_the_store`, `a_pin_by_hand_is_not_lost_to_an_eviction` |
 //! | `SharedMachine::retire` | counts no references | `a_verdict_is_not_lost_to_an_eviction`, `a_machine_in_use_stays_in_the_store`, `a_parked_machine_that_was_looked_up_is_found` |
 //! | `SharedMachine::retire` | counts the references before the packed state is marked | the first two of these |
-//! | `full_fence` | no fence; or `AcqRel` | the same two |
+//! | `full_fence` | no fence; or `AcqRel` | the same two; `a_machine_that_is_looked_up_while_it_is_parked_is_found` |
 //! | `WaiterGuard` | leaves its waker behind when it goes | `a_waiter_that_goes_is_not_woken_and_harms_nobody`, with an abort |
 //! | `EventQueue::begin` | does not look whether somebody delivers already | `events_come_in_order_and_one_at_a_time`, `events_of_a_listener_come_after` |
 //! | `Store::get` | the fence after the touch | `a_machine_that_is_looked_up_while_it_is_parked_is_found` |

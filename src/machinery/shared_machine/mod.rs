@@ -12,7 +12,8 @@
 //!
 //! # The invariant
 //!
-//! Only a *step* changes the machine. A step does this, in this order:
+//! Only a *step* changes what the packed state and the deadline mirror. A step does this, in this
+//! order:
 //!
 //! 1. It takes the lock.
 //! 2. It marks the packed state as busy. From here on lock-free callers go to the lock.
@@ -26,6 +27,7 @@
 //! | --- | --- | --- |
 //! | the streak, the last failure | the packed state | lock-free callers, by compare-and-swap |
 //! | the deadline of a lease | the atomic deadline | the lease's probe, by compare-and-swap |
+//! | what neither of the two mirrors | the machine | `update_unmirrored`, under the lock |
 //! | everything else | the machine | nobody |
 //!
 //! A lock-free reader loads the packed state, then the deadline, then the packed state again. If

@@ -7,10 +7,10 @@
 //! the deadline by a write. So each renewal comes either before or after that write:
 //!
 //! - **Before it.** The step finds the lease renewed.
-//! - **After it.** The step has not seen the renewal. Whoever sees the renewed deadline also sees
-//!   the busy mark. If the step leaves the deadline alone, then the renewal stays, and the next
-//!   step takes it over. If the step moves the deadline, then the lease has ended, the renewal
-//!   came too late, and it is lost.
+//! - **After it.** The step has not seen the renewal. A caller that sees the renewed deadline also
+//!   sees the busy mark. If the step leaves the deadline alone, then the renewal stays, and the
+//!   next step takes it over. If the step moves the deadline, then the lease has ended, the
+//!   renewal came too late, and it is lost.
 
 use super::SharedMachine;
 use crate::machinery::clock::Timestamp;

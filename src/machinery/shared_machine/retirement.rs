@@ -72,8 +72,12 @@ impl<M: Machine> SharedMachine<M> {
     }
 }
 
-/// Orders taking a reference before the look at the packed state, and the busy mark before the
-/// count of the references.
+/// Stands between the two actions of each side.
+///
+/// | side | before the fence | after the fence |
+/// | --- | --- | --- |
+/// | a caller | takes a reference | touches the machine, and looks at the packed state |
+/// | the store | parks the machine, and marks the packed state as busy | counts the references |
 pub(crate) fn full_fence() {
     fence(Ordering::SeqCst);
 }

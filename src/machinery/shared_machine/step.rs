@@ -61,15 +61,17 @@ impl<M: Machine> SharedMachine<M> {
         f(&mut inside.machine, &self.environment.rules)
     }
 
+    /// Takes a step. `f` gets all that the lock guards, and is the part in which the machine
+    /// moves.
     pub(super) fn step_inside<R>(&self, f: impl FnOnce(&mut Inside<M>, &M::Rules) -> R) -> R {
         let mut inside = lock(&self.inside);
         let (before, old_deadline) = self.mark_busy(&mut inside);
         let result = f(&mut inside, &self.environment.rules);
         let after = self.publish(&inside, old_deadline);
 
-        let mut woken = Vec::new();
+        let mut to_wake = Vec::new();
         if before.differs_for_waiters(after) {
-            woken = inside.waiters.still_waiting();
+            to_wake = inside.waiters.still_waiting();
         }
         if !self.observed() {
             inside.events.discard();
@@ -77,7 +79,7 @@ impl<M: Machine> SharedMachine<M> {
         let deliver = inside.events.begin();
         drop(inside);
 
-        for waiter in woken {
+        for waiter in to_wake {
             waiter.wake();
         }
         if deliver {
@@ -98,8 +100,8 @@ impl<M: Machine> SharedMachine<M> {
         // A deadline that never comes is not renewed.
         if deadline != Timestamp::NEVER {
             // The deadline is read by a write, so that this read has a place among the renewals.
-            // Each renewal is read here, or it comes later. Release: whoever sees a later renewal
-            // also sees the busy mark.
+            // Each renewal is read here, or it comes later. Release: a caller that sees a later
+            // renewal also sees the busy mark.
             deadline = Timestamp::from_nanos(self.deadline.fetch_or(0, Ordering::Release));
         }
         if !packed.is_busy() {
@@ -119,12 +121,12 @@ impl<M: Machine> SharedMachine<M> {
         // A deadline that the machine has not moved stays as it is. It may have been renewed
         // since.
         if deadline != old_deadline {
-            // Release, after the busy mark: whoever reads this deadline sees that mark, or the
-            // packed state that follows. A store would do. It is a swap because loom lets a store
-            // come before a renewal that it cannot come before.
+            // Release, after the busy mark: a caller that reads this deadline sees that mark, or
+            // the packed state that follows. A store would do. It is a swap because loom lets a
+            // store come before a renewal that it cannot come before.
             self.deadline.swap(deadline.as_nanos(), Ordering::Release);
         }
-        // Release, after the deadline: whoever reads this packed state sees its deadline.
+        // Release, after the deadline: a caller that reads this packed state sees its deadline.
         self.packed.store(packed.bits(), Ordering::Release);
         packed
     }

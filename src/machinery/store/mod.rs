@@ -156,7 +156,7 @@ impl<K: Hash + Eq, M: Machine> Store<K, M> {
         let mut order = lock(&self.order);
         let lookup = key.as_ref().map(|key| Lookup { hash, key });
         if let Some(found) = lookup.and_then(|lookup| self.map.get(&lookup)) {
-            // This needs no fence. Whoever evicts takes this lock, and counts the caller.
+            // This needs no fence. An eviction takes this lock, and counts the caller.
             self.touch(found.machine());
             return Inserted {
                 found: Ok(found),
@@ -166,7 +166,7 @@ impl<K: Hash + Eq, M: Machine> Store<K, M> {
 
         let mut evicted = None;
         if order.len() >= self.capacity {
-            // Acquire: whoever sees that a machine was touched sees which one.
+            // Acquire: a caller that sees that a machine was touched sees which one.
             if self.touched.swap(0, Ordering::Acquire) != 0 {
                 order.requeue_touched();
             }
@@ -245,9 +245,9 @@ impl<K: Hash + Eq, M: Machine> Store<K, M> {
         if last_used & PARKED == 0 {
             machine.last_used().store(next, Ordering::Relaxed);
         } else if machine.last_used().swap(next, Ordering::Relaxed) & PARKED != 0 {
-            // Release, after the tick: whoever sees this flag sees that the machine is no longer
-            // parked. It is a swap, not a store, because loom lets a store go past the swap of an
-            // insertion.
+            // Release, after the tick: a caller that sees this flag sees that the machine is no
+            // longer parked. It is a swap, not a store, because loom lets a store go past the swap
+            // of an insertion.
             self.touched.swap(1, Ordering::Release);
         }
     }

@@ -3,9 +3,9 @@
 //! The least recently used clean and idle machine goes first. If there is none, the least recently
 //! used unclean one goes. A live machine never goes, nor does one with a call in flight.
 //!
-//! # The four queues
+//! # The four places
 //!
-//! Each entry is in one of four places:
+//! Each entry is in one of these:
 //!
 //! | place | what it holds | sorted by |
 //! | --- | --- | --- |
@@ -20,8 +20,8 @@
 //! # Parked machines
 //!
 //! The entries of `unclean` and `live` are *parked*: a bit beside their last look-up says so. Only
-//! time changes a parked machine, unless somebody looks it up. Whoever does that clears the bit,
-//! and sets the store's `touched` flag. So an insertion examines again only the machines that may
+//! time changes a parked machine, unless somebody looks it up. Such a look-up clears the bit and
+//! sets the store's `touched` flag. So an insertion examines again only the machines that may
 //! have changed, and reads one reference count for each machine in use.
 
 use std::cmp::{Ordering as Cmp, Reverse};
@@ -37,7 +37,8 @@ use crate::machinery::sync::{Arc, AtomicU64, Ordering};
 /// How many references the store holds to each of its machines: one in the map, one in its entry.
 const STORE_REFS: usize = 2;
 
-/// A bit beside a machine's last look-up: it is parked, and nobody has looked it up since.
+/// A bit beside a machine's last look-up. While it is set, the machine is parked, and nobody has
+/// looked it up since.
 pub(super) const PARKED: u64 = 1 << 63;
 
 /// The machines of a store, by when they may be evicted.
