@@ -4,9 +4,10 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::hash::Hash;
 
-use super::circuit::{Circuit, CircuitBreakerSnapshot};
+use super::circuit::Circuit;
 use super::gate::{self, Circuits};
 use super::permit::{CallPermit, Permit};
+use super::snapshot::CircuitBreakerSnapshot;
 use crate::machinery::machine::Machine;
 use crate::machinery::shared_machine::{MachineRef, Retired, SharedMachine};
 use crate::machinery::store::Store;
