@@ -1,4 +1,4 @@
-//! A circuit breaker: refuses calls at once while a tool is down, and tests recovery with one probe.
+//! A circuit breaker: refuses calls while a tool is down, and tests recovery with one probe.
 //!
 //! ```text
 //!                failure_threshold failures in a row,
@@ -15,10 +15,10 @@
 //!                                                      └──────────┘
 //! ```
 //!
-//! A success ends the streak of failures. While the circuit is open, calls are refused with the time
-//! that is left. When the cooldown is over, the next call is the probe, and it has a lease: if the
-//! lease ends before the probe does, the probe counts as failed. Every transition begins a new
-//! *generation*, and a result from an older one is stale.
+//! A success ends the streak of failures. While the circuit is open, calls are refused with the
+//! time that is left. When the cooldown is over, the next call is the probe, and it has a lease:
+//! if the lease ends before the probe does, the probe counts as failed. Every transition begins a
+//! new *generation*, and a result from an older one is stale.
 //!
 //! [`crate::guide::circuit_breaker`] has the whole table, the defaults with their reasons, and
 //! recipes: one circuit for each tool, substitutes, permits by hand, balancers.
@@ -41,9 +41,9 @@
 //!
 //! With one circuit, `poll_ready` asks the oracle. If the circuit would refuse, `poll_ready` is
 //! ready, the inner service is not polled, and the next call is refused at once;
-//! [`WhenOpen::NotReady`] makes `poll_ready` wait instead. A call whose inner service was not polled
-//! ready is refused with [`Reason::NotReady`](crate::Reason::NotReady), and may be polled and made
-//! again at once.
+//! [`WhenOpen::NotReady`] makes `poll_ready` wait instead. A call whose inner service was not
+//! polled ready is refused with [`Reason::NotReady`](crate::Reason::NotReady), and may be polled
+//! and made again at once.
 //!
 //! With a circuit for each key, the key is not known yet. Inner readiness passes through, and the
 //! gate is asked in `call`.
@@ -56,9 +56,9 @@
 //!
 //! # Panics and dropped calls
 //!
-//! A panic in the inner service's `call`, or in its future, is a failure, whoever catches it. A panic
-//! in a classifier is a dropped call. [`on_cancel`](CircuitBreakerLayer::on_cancel) sets what a
-//! dropped call says. The probe's slot is never lost.
+//! A panic in the inner service's `call`, or in its future, is a failure, whoever catches it. A
+//! panic in a classifier is a dropped call. [`on_cancel`](CircuitBreakerLayer::on_cancel) sets
+//! what a dropped call says. The probe's slot is never lost.
 
 mod circuit;
 #[cfg(test)]

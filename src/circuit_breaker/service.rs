@@ -20,8 +20,8 @@ use crate::vocabulary::{Classify, ErrorsAsFailures};
 /// The inner service need not be `Clone`, `Send` or `'static`. The inner service that was polled
 /// ready is the one that is called, and it is never called without having been polled ready.
 ///
-/// If a call is refused, the service keeps what its inner service reserved when it was polled ready,
-/// as in tower's `Filter`. Use the service or drop it.
+/// If a call is refused, the service keeps what its inner service reserved when it was polled
+/// ready, as in tower's `Filter`. Use the service or drop it.
 ///
 /// # Cancel safety
 ///

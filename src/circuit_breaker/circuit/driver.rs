@@ -13,8 +13,8 @@ use crate::vocabulary::{Outcome, Recorded, State};
 
 /// A circuit and its packed state, at a time that the test sets.
 ///
-/// The driver takes the lock-free way where there is one. Each time it also takes the other way, on
-/// a copy, and asserts that the two agree.
+/// The driver takes the lock-free way where there is one. Each time it also takes the other way,
+/// on a copy, and asserts that the two agree.
 #[derive(Clone)]
 pub(super) struct Driver {
     pub(super) rules: Rules,

@@ -1,9 +1,9 @@
 //! Compares the circuit with a naive model that shares no code with it.
 //!
 //! The model keeps the whole history: a list of periods, each with the calls that it admitted and
-//! the results that reached it, all with their times. It works out every answer from that list anew.
-//! The circuit may notice late that a lease is over; the model learns of every change of the time at
-//! once.
+//! the results that reached it, all with their times. It works out every answer from that list
+//! anew. The circuit may notice late that a lease is over; the model learns of every change of the
+//! time at once.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -48,7 +48,7 @@ struct ModelRules {
 struct ModelRate {
     part: usize,
     whole: usize,
-    over: ModelWindow,
+    window: ModelWindow,
     minimum: usize,
 }
 
@@ -176,7 +176,7 @@ impl Model {
         results
             .filter(|(_, verdict)| *verdict != Verdict::Neutral)
             .map_while(|(at, verdict)| match verdict {
-                Verdict::Failure(kind, hint) => Some((*at, *kind, *hint)),
+                Verdict::Failure(kind, retry_after) => Some((*at, *kind, *retry_after)),
                 _ => None,
             })
             .collect()
@@ -196,8 +196,8 @@ impl Model {
         wait
     }
 
-    fn retry_time(&self, at: Nanos, hint: Option<Nanos>) -> Nanos {
-        hint.map_or(0, |hint| at + hint.min(self.rules.cap))
+    fn retry_time(&self, at: Nanos, retry_after: Option<Nanos>) -> Nanos {
+        retry_after.map_or(0, |retry_after| at + retry_after.min(self.rules.cap))
     }
 
     /// When a probe may go, while open.
@@ -212,21 +212,21 @@ impl Model {
         // The waits that the failures of this trip asked for.
         match before.last().unwrap() {
             closed if closed.state == ModelState::Closed => {
-                for (at, _, hint) in self.streak() {
-                    due = due.max(self.retry_time(at, hint));
+                for (at, _, retry_after) in self.streak() {
+                    due = due.max(self.retry_time(at, retry_after));
                 }
             }
             half_open => {
                 if current.reason == Some(TransitionReason::ProbeFailed) {
-                    if let Some((at, Verdict::Failure(_, hint))) = half_open.own.last() {
-                        due = due.max(self.retry_time(*at, *hint));
+                    if let Some((at, Verdict::Failure(_, retry_after))) = half_open.own.last() {
+                        due = due.max(self.retry_time(*at, *retry_after));
                     }
                 }
             }
         }
         for (at, verdict) in &current.late {
-            if let Verdict::Failure(_, hint) = verdict {
-                due = due.max(at + wait).max(self.retry_time(*at, *hint));
+            if let Verdict::Failure(_, retry_after) = verdict {
+                due = due.max(at + wait).max(self.retry_time(*at, *retry_after));
             }
         }
         due
@@ -343,13 +343,13 @@ impl Model {
     }
 
     fn in_window(&self) -> Vec<bool> {
-        let Some(share) = self.rules.rate else {
+        let Some(rate) = self.rules.rate else {
             return Vec::new();
         };
         let results = &self.current().own;
         let counted = results.iter().filter(|(_, v)| *v != Verdict::Neutral);
         let failed = |(_, v): &(Nanos, Verdict)| matches!(v, Verdict::Failure(..));
-        match share.over {
+        match rate.window {
             ModelWindow::Calls(calls) => {
                 let last: Vec<_> = counted.map(failed).collect();
                 last[last.len().saturating_sub(calls)..].to_vec()
@@ -365,16 +365,16 @@ impl Model {
     }
 
     fn rate_is_reached(&self) -> bool {
-        let Some(share) = self.rules.rate else {
+        let Some(rate) = self.rules.rate else {
             return false;
         };
         let calls = self.in_window();
-        let enough = match share.over {
-            ModelWindow::Calls(size) => size.min(share.minimum),
-            ModelWindow::Time(_) => share.minimum,
+        let enough = match rate.window {
+            ModelWindow::Calls(size) => size.min(rate.minimum),
+            ModelWindow::Time(_) => rate.minimum,
         };
         let failures = calls.iter().filter(|failed| **failed).count();
-        calls.len() >= enough && failures > 0 && failures * share.whole >= share.part * calls.len()
+        calls.len() >= enough && failures > 0 && failures * rate.whole >= rate.part * calls.len()
     }
 
     fn cancel(&mut self, ticket: ModelTicket) -> Option<bool> {
@@ -520,23 +520,25 @@ impl Kind {
 
 impl Verdict {
     fn to_outcome(self) -> Outcome {
-        let (kind, hint) = match self {
+        let (kind, retry_after) = match self {
             Verdict::Success => return Outcome::Success,
             Verdict::Neutral => return Outcome::Neutral,
-            Verdict::Failure(kind, hint) => (kind, hint),
+            Verdict::Failure(kind, retry_after) => (kind, retry_after),
         };
         let failure = match kind {
             Kind::Transient => Failure::transient(),
             Kind::RateLimited => Failure::rate_limited(),
             Kind::Fatal => Failure::fatal(),
         };
-        let hinted = hint.map(|hint| failure.with_retry_after(duration(hint)));
-        hinted.unwrap_or(failure).into()
+        let with_retry_after =
+            retry_after.map(|retry_after| failure.with_retry_after(duration(retry_after)));
+        with_retry_after.unwrap_or(failure).into()
     }
 }
 
 impl ModelRules {
-    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)] // All numbers are small.
+    // All numbers are small.
+    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
     fn rules(&self) -> Rules {
         Rules {
             failure_threshold: self.failure_threshold,
@@ -548,14 +550,14 @@ impl ModelRules {
                 factor: over as f64 / under as f64,
                 max: duration(most),
             }),
-            rate: self.rate.map(|share| Rate {
-                fraction: share.part as f64 / share.whole as f64,
-                window: match share.over {
+            rate: self.rate.map(|rate| Rate {
+                fraction: rate.part as f64 / rate.whole as f64,
+                window: match rate.window {
                     ModelWindow::Calls(calls) => Window::Calls(calls as u32),
                     ModelWindow::Time(time) => Window::Time(duration(time)),
                 },
             }),
-            minimum_calls: self.rate.map_or(10, |share| share.minimum as u32),
+            minimum_calls: self.rate.map_or(10, |rate| rate.minimum as u32),
             slow_call: self.slow.map(duration),
             on_cancel: match self.on_cancel {
                 OnCancel::Nothing => Cancelled::Ignore,
@@ -778,17 +780,17 @@ fn settings() -> impl Strategy<Value = ModelRules> {
         short_or_endless(),
     );
     let growth = growth.prop_map(|((over, under), most)| (over, under, most));
-    let over = prop_oneof![
+    let window = prop_oneof![
         (1..12_usize).prop_map(ModelWindow::Calls),
         (1..100_u128).prop_map(ModelWindow::Time),
     ];
-    let rate = (1..5_usize, over, 1..8_usize).prop_map(|(part, over, minimum)| ModelRate {
+    let rate = (1..5_usize, window, 1..8_usize).prop_map(|(part, window, minimum)| ModelRate {
         part,
         whole: 4,
-        over,
+        window,
         minimum,
     });
-    let dropped = prop_oneof![
+    let on_cancel = prop_oneof![
         Just(OnCancel::Nothing),
         Just(OnCancel::FreeSlot),
         Just(OnCancel::Fail),
@@ -807,7 +809,7 @@ fn settings() -> impl Strategy<Value = ModelRules> {
         prop::option::of(growth),
         prop::option::weighted(0.3, rate),
         prop::option::weighted(0.3, short_or_endless().prop_map(|slow| slow.max(1))),
-        dropped,
+        on_cancel,
     );
     (counts, times, options).prop_map(|(counts, times, options)| ModelRules {
         failure_threshold: counts.0,
@@ -828,10 +830,10 @@ fn verdicts() -> impl Strategy<Value = Verdict> {
         6 => Just(Kind::RateLimited),
         1 => Just(Kind::Fatal),
     ];
-    let hint = prop::option::weighted(0.3, short_or_endless());
+    let retry_after = prop::option::weighted(0.3, short_or_endless());
     prop_oneof![
         6 => Just(Verdict::Success),
-        6 => (kind, hint).prop_map(|(kind, hint)| Verdict::Failure(kind, hint)),
+        6 => (kind, retry_after).prop_map(|(kind, retry_after)| Verdict::Failure(kind, retry_after)),
         1 => Just(Verdict::Neutral),
     ]
 }

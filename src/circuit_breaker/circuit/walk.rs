@@ -1,9 +1,9 @@
 //! Visits every state that a circuit can reach, and checks what must hold in each.
 //!
-//! The settings are small, and few calls are in flight. A state is the circuit, the calls in flight,
-//! and the time. It is normalised: instants are distances from now, and a generation is current or
-//! older, because no rule asks for more. So the states are finitely many, and the walk ends when no
-//! step leads to a new one.
+//! The settings are small, and few calls are in flight. A state is the circuit, the calls in
+//! flight, and the time. It is normalised: instants are distances from now, and a generation is
+//! current or older, because no rule asks for more. So the states are finitely many, and the walk
+//! ends when no step leads to a new one.
 //!
 //! Each step lets one nanosecond pass at most, and the settings are a few nanoseconds long. So the
 //! walk visits the instants just before, at and just after every edge.

@@ -102,7 +102,8 @@ impl Ring {
 
 const BUCKETS: usize = 10;
 
-/// The calls of the last time, in buckets of a tenth each. A bucket is cleared when it is used again.
+/// The calls of the last time, in buckets of a tenth each. A bucket is cleared when it is used
+/// again.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Buckets {
     width: u64,

@@ -47,8 +47,8 @@ pub(super) trait Gate<Req> {
     /// [`admit`](Self::admit) must be asked.
     fn admit_lock_free(&mut self) -> Option<CallPermit>;
 
-    /// Refuses a call to which [`poll_ask`](Self::poll_ask) said no, if that answer still holds and
-    /// no observer has to be told. `None` if [`admit`](Self::admit) must be asked.
+    /// Refuses a call to which [`poll_ask`](Self::poll_ask) said no, if that answer still holds
+    /// and no observer has to be told. `None` if [`admit`](Self::admit) must be asked.
     fn refuse_lock_free(&mut self) -> Option<Refusal>;
 
     /// Asks the gate.

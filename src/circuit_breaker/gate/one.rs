@@ -23,8 +23,8 @@ use crate::vocabulary::{Failure, Name, Reason, Refusal};
 /// One circuit for all calls.
 ///
 /// A refusal that `poll_ready` decided holds for the next call, so that the call need not read the
-/// clock. The call decides anew if the deadline has been moved since, or if less than
-/// [`RECHECK_BELOW`] was left of the wait.
+/// clock. The call decides anew if the deadline has been moved since, or if less than a second was
+/// left of the wait.
 pub struct One {
     machine_ref: CircuitRef,
     waiting: Option<Box<Waiting>>,
@@ -35,8 +35,8 @@ pub struct One {
     ready: Readiness,
     /// Whose reference count `machine_ref` is.
     ref_owner: RefOwner,
-    /// Whether an open circuit may refuse without the slow path: nobody observes, `observe_only` is
-    /// off, and `poll_ready` does not wait.
+    /// Whether an open circuit may refuse without the slow path: nobody observes, `observe_only`
+    /// is off, and `poll_ready` does not wait.
     refuses_lock_free: bool,
 }
 
@@ -184,7 +184,7 @@ impl One {
         }
     }
 
-    /// Waits until the oracle says yes: for a transition, or for the end of the wait that it told.
+    /// Waits until the oracle says yes: for a transition, or for the end of the wait in its answer.
     fn poll_allowed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let machine = self.machine_ref.machine();
         let waiting = self.waiting.get_or_insert_default();

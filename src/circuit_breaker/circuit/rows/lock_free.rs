@@ -39,8 +39,6 @@ fn acquire_lock_free_reads_no_clock_while_closed_and_uses_no_deadline_that_moved
     assert_eq!(answer, None);
 }
 
-// ===== the shortcut =====
-
 #[test]
 fn record_lock_free_takes_what_changes_the_streak_alone() {
     let mut driver = Driver::defaults();
@@ -106,7 +104,7 @@ fn record_lock_free_answers_none_with_a_retry_deadline_or_a_window() {
     let window = Window::Calls(20);
     let fraction = 0.5;
     let driver = Driver::new(rules_with(|rules| {
-        rules.rate = Some(Rate { fraction, window })
+        rules.rate = Some(Rate { fraction, window });
     }));
     assert_eq!(record(driver.packed(), Outcome::Success), None);
 }

@@ -89,7 +89,7 @@ fn the_retention_is_unclean_while_the_window_holds_a_failure() {
     let window = Window::Time(secs(10));
     let fraction = 1.0;
     let mut driver = Driver::new(rules_with(|rules| {
-        rules.rate = Some(Rate { fraction, window })
+        rules.rate = Some(Rate { fraction, window });
     }));
     driver.succeed();
     assert_eq!(driver.retention(), Retention::Clean);

@@ -123,8 +123,8 @@ fn transition(from: State, to: State, reason: TransitionReason, generation: u32)
     }
 }
 
-/// A circuit in each phase; a call of the first generation, still in flight; and the probe, if there
-/// is one.
+/// A circuit in each phase; a call of the first generation, still in flight; and the probe, if
+/// there is one.
 fn in_every_phase() -> Vec<(&'static str, Driver, Ticket, Option<Ticket>)> {
     let mut closed = Driver::new(rules_with(|rules| {
         rules.backoff = Some(Backoff {
