@@ -1,9 +1,10 @@
-//! Names and their substitutes: where a call goes while its own tool is refused.
+//! A routing table: which substitute gets a call while the circuit of its own tool refuses.
 //!
 //! # Examples
 //!
-//! A search tool with a mirror. While the circuit of `search` refuses, calls for it go to `search-mirror`, whose own circuit gets their
-//! verdicts; the one call that probes `search` goes to `search`.
+//! A search tool with a mirror. While the circuit of `search` refuses, its calls go to
+//! `search-mirror`, whose own circuit counts their results. The call that probes `search` goes to
+//! `search`.
 //!
 //! ```
 //! use std::convert::Infallible;
@@ -45,11 +46,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A routing table for a keyed [`CircuitBreakerLayer`](crate::CircuitBreakerLayer): which names may stand in for which.
+/// Maps names to their substitutes, for a keyed
+/// [`CircuitBreakerLayer`](crate::CircuitBreakerLayer).
 ///
-/// It is given to [`substitute`](crate::CircuitBreakerLayer::substitute). A substitute's own substitutes are not asked.
+/// Give it to [`substitute`](crate::CircuitBreakerLayer::substitute). The substitutes of a
+/// substitute are not asked.
 #[derive(Clone, Debug, Default)]
-#[must_use = "a table does nothing deadline a layer is given it"]
+#[must_use = "a table does nothing until a layer is given it"]
 pub struct HealthRouter {
     routes: Arc<HashMap<String, Vec<String>>>,
 }
@@ -60,8 +63,11 @@ impl HealthRouter {
         Self::default()
     }
 
-    /// While the circuit of `name` refuses, its calls go to the first of `substitutes` that is let through. A later route for the same
-    /// name replaces this one. `name` itself and repetitions among the substitutes are left out.
+    /// Adds a route: while the circuit of `name` refuses, its calls go to the first of
+    /// `substitutes` whose circuit admits them.
+    ///
+    /// A later route for the same name replaces this one. `name` itself and repetitions among the
+    /// substitutes are left out.
     pub fn route<S: Into<String>>(
         mut self,
         name: impl Into<String>,
@@ -89,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_never_stands_in_for_itself_and_the_last_route_counts() {
+    fn a_name_is_no_substitute_for_itself_and_the_last_route_counts() {
         let router = HealthRouter::new()
             .route("a", ["x"])
             .route("a", ["a", "b", "c", "b"])

@@ -1,0 +1,31 @@
+//! What an admitted call carries.
+
+use crate::machinery::packed_state::PackedState;
+
+/// What an admitted call carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Ticket {
+    pub(crate) generation: u32,
+    pub(crate) role: Role,
+}
+
+impl Ticket {
+    /// The ticket of a call that `packed` admits without a look at the machine.
+    #[inline]
+    pub(crate) fn ordinary(packed: PackedState) -> Self {
+        Self {
+            generation: packed.generation(),
+            role: Role::Ordinary,
+        }
+    }
+}
+
+/// What an admitted call is.
+///
+/// An enum rather than a flag: the compiler keeps the variant of a future in the values that are
+/// left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Role {
+    Ordinary,
+    Probe,
+}
