@@ -23,7 +23,7 @@ OURS = re.compile(r"https?://docs\.rs/(?:crate/)?tower-breaker(?:/[^/?#]+(?P<pat
 
 
 class Page(html.parser.HTMLParser):
-    """The links of an HTML page with their lines, and its anchors."""
+    """Holds the links of an HTML page with their lines, and its anchors."""
 
     def __init__(self, text):
         super().__init__()
@@ -41,7 +41,7 @@ class Page(html.parser.HTMLParser):
 
 
 class Document:
-    """The links of a Markdown file with their lines, and its anchors as GitHub makes them."""
+    """Holds the links of a Markdown file with their lines, and its anchors as GitHub makes them."""
 
     INLINE = re.compile(r"\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
     TARGET = re.compile(r"^ {0,3}\[[^\]]+\]:\s*<?([^\s>]+)>?")
@@ -63,7 +63,7 @@ class Document:
                 self.anchor(heading[1])
             for anchor in re.findall(r"<a (?:id|name)=\"([^\"]+)\"", line):
                 self.anchors.add(anchor)
-            # The text of a link may be code; what looks like a link inside code is none.
+            # Code is removed: it may be the text of a link, but it holds no links.
             line = re.sub(r"`+[^`]*`+", "", line)
             for pattern in (self.INLINE, self.TARGET, self.BARE):
                 self.links += [(number, link) for link in pattern.findall(line)]
@@ -91,7 +91,7 @@ class Check:
         self.faults = []
 
     def read(self, path):
-        """What a page or a document holds; None of a file of another kind."""
+        """Returns the links and anchors of a page or document; None for a file of another kind."""
         path = path.resolve()
         if path not in self.known:
             kind = KINDS.get(path.suffix)
@@ -105,9 +105,9 @@ class Check:
                 self.faults.append((str(path), line, link, why))
 
     def objection(self, source, link):
-        """Why a link is dead; None if it is not, or is not ours to check."""
+        """Returns why a link is dead; None if it leads somewhere or is not checked."""
         if ours := OURS.match(link):
-            # The crate's own page on docs.rs names no path.
+            # A link to the crate's front page on docs.rs has no path.
             if not (ours["path"] or "").strip("/"):
                 return None
             target = self.docs / urllib.parse.unquote(ours["path"]).strip("/")

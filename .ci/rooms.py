@@ -35,7 +35,7 @@ LEVELS = {
     "guide": 4,
     ROOT: 4,
 }
-# Pairs of one level that are allowed all the same.
+# These may import each other although they are on one level.
 ALLOWED = {("grpc", "http"), (ROOT, "guide"), ("guide", ROOT)}
 
 # ===== tokens =====
@@ -58,7 +58,10 @@ CLOSING = set(OPENING.values())
 
 
 def tokens_of(text):
-    """The words and marks of a source, each with its line. A string is one token that starts with `"`."""
+    """Returns the words and marks of a source, each with its line.
+
+    A string is one token. It starts with `"` and has no end mark.
+    """
     tokens, at, line = [], 0, 1
     while at < len(text):
         match = TOKEN.match(text, at)
@@ -80,7 +83,7 @@ def tokens_of(text):
 
 
 def after_group(tokens, at):
-    """The index after the group that opens at `at`."""
+    """Returns the index after the group that opens at `at`."""
     depth = 0
     for index in range(at, len(tokens)):
         if tokens[index][0] in OPENING:
@@ -96,7 +99,7 @@ def after_group(tokens, at):
 
 
 def possible(words):
-    """Whether a `cfg` of these words can hold in a shipped build, and whether it can fail there."""
+    """Returns whether a `cfg` of these words can hold in a shipped build, and whether it can fail."""
     name, rest = words[0], words[1:]
     if name in ("test", "tower_breaker_loom"):
         return False, True
@@ -117,7 +120,7 @@ def possible(words):
 
 
 def is_shipped(attribute):
-    """Whether an item with this attribute, given as words, is part of a shipped build."""
+    """Returns whether an item with this attribute, given as words, is part of a shipped build."""
     if attribute[:2] != ["cfg", "("]:
         return True
     return possible(attribute[2:-1])[0]
@@ -128,7 +131,7 @@ TO_SEMICOLON = {"use", "static", "type", "let"}
 
 
 def after_item(tokens, at):
-    """The index after the item, field, arm or statement that starts at `at`."""
+    """Returns the index after the item, field, arm or statement that starts at `at`."""
     while at < len(tokens) and tokens[at][0] == "#":
         at = after_group(tokens, at + 1)
     if at < len(tokens) and tokens[at][0] == "pub":
@@ -164,7 +167,7 @@ def after_item(tokens, at):
 
 
 def used_paths(tokens, at, prefix=()):
-    """The paths of the `use` tree that starts at `at`, each with its line, and the index after it."""
+    """Returns the paths of the `use` tree that starts at `at`, with their lines, and its end."""
     path, paths, line = list(prefix), [], 0
     while at < len(tokens):
         word, here = tokens[at]
@@ -192,7 +195,7 @@ def used_paths(tokens, at, prefix=()):
 
 
 def inline_path(tokens, at):
-    """The path that starts at `at`, and the index after it."""
+    """Returns the path that starts at `at`, and the index after it."""
     path = [tokens[at][0]]
     at += 1
     while at + 1 < len(tokens) and tokens[at][0] == "::" and re.match(r"\w", tokens[at + 1][0]):
@@ -206,7 +209,7 @@ def room_of(module):
 
 
 def target_of(module, path):
-    """The room that a path of this module points to; None if it points out of the crate."""
+    """Returns the room that a path in this module points to; None if it leaves the crate."""
     if path[0] not in ("crate", "super", "self"):
         return None
     place, rest = list(module), list(path)
@@ -218,12 +221,12 @@ def target_of(module, path):
         place, rest = place[:-1], rest[1:]
     if place:
         return room_of(place)
-    # What is no room is a re-export of the crate root.
+    # Any other name is a re-export of the crate root.
     return rest[0] if rest and rest[0] in LEVELS else ROOT
 
 
 def objection(source, target):
-    """Why one room may not import another; None if it may."""
+    """Returns why one room may not import another; None if it may."""
     if source == target or (source, target) in ALLOWED or LEVELS[target] < LEVELS[source]:
         return None
     if target == ROOT:
@@ -269,7 +272,7 @@ class Walk:
         self.fault(file, line, f"mod {name}", "has no file")
 
     def tokens(self, file, folder, module, tokens):
-        # The inline modules that are open: the index after each, and what was around it.
+        # The open inline modules: the index after each, and the folder and module around it.
         around, at, given = [], 0, None
         while at < len(tokens):
             while around and at >= around[-1][0]:
