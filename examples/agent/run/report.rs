@@ -116,7 +116,7 @@ impl<'a> Story<'a> {
             row(
                 &format!("the circuit of `{name}`"),
                 format_args!(
-                    "{:.2} s of waiting and {} requests to a server that hangs: it refused {refused} calls",
+                    "{:.2} s of waiting and {} requests to a server that hangs (refused calls: {refused})",
                     (LADDER * refused).as_secs_f64(),
                     refused * ATTEMPTS,
                 ),
