@@ -1,47 +1,4 @@
 //! A routing table: which substitute gets a call while the circuit of its own tool refuses.
-//!
-//! # Examples
-//!
-//! A search tool with a mirror. While the circuit of `search` refuses, its calls go to
-//! `search-mirror`, whose own circuit counts their results. The call that probes `search` goes to
-//! `search`.
-//!
-//! ```
-//! use std::convert::Infallible;
-//! use tower::{Layer, Service, ServiceExt, service_fn};
-//! use tower_breaker::{CircuitBreakerLayer, Failure, HealthRouter, Outcome};
-//!
-//! struct ToolCall { name: String }
-//!
-//! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() {
-//! let layer = CircuitBreakerLayer::new()
-//!     .failure_threshold(1)
-//!     .classify(|result: Result<&String, &Infallible>| match result {
-//!         Ok(answer) if answer.starts_with("error") => Failure::transient().into(),
-//!         _ => Outcome::Success,
-//!     })
-//!     .per_key(|call: &ToolCall| call.name.as_str(), 100)
-//!     .substitute(
-//!         HealthRouter::new().route("search", ["search-mirror"]),
-//!         |call: &mut ToolCall, name: &str| call.name = name.into(),
-//!     );
-//! let handle = layer.handle();
-//! let mut tools = layer.layer(service_fn(|call: ToolCall| async move {
-//!     Ok::<_, Infallible>(match call.name.as_str() {
-//!         "search" => "error: down".to_owned(),
-//!         other => format!("answered by {other}"),
-//!     })
-//! }));
-//!
-//! let search = || ToolCall { name: "search".into() };
-//! let first = tools.ready().await.unwrap().call(search()).await.unwrap();
-//! assert_eq!(first, "error: down");
-//! assert_eq!(handle.resolve("search"), Some("search-mirror"));
-//! let second = tools.ready().await.unwrap().call(search()).await.unwrap();
-//! assert_eq!(second, "answered by search-mirror");
-//! # }
-//! ```
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -51,6 +8,49 @@ use std::sync::Arc;
 ///
 /// Give it to [`substitute`](crate::CircuitBreakerLayer::substitute). The substitutes of a
 /// substitute are not asked.
+///
+/// # Examples
+///
+/// A search tool with a mirror. While the circuit of `search` refuses, its calls go to
+/// `search-mirror`, whose own circuit counts their results. The call that probes `search` goes to
+/// `search`.
+///
+/// ```
+/// use std::convert::Infallible;
+/// use tower::{Layer, Service, ServiceExt, service_fn};
+/// use tower_breaker::{CircuitBreakerLayer, Failure, HealthRouter, Outcome};
+///
+/// struct ToolCall { name: String }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let layer = CircuitBreakerLayer::new()
+///     .failure_threshold(1)
+///     .classify(|result: Result<&String, &Infallible>| match result {
+///         Ok(answer) if answer.starts_with("error") => Failure::transient().into(),
+///         _ => Outcome::Success,
+///     })
+///     .per_key(|call: &ToolCall| call.name.as_str(), 100)
+///     .substitute(
+///         HealthRouter::new().route("search", ["search-mirror"]),
+///         |call: &mut ToolCall, name: &str| call.name = name.into(),
+///     );
+/// let handle = layer.handle();
+/// let mut tools = layer.layer(service_fn(|call: ToolCall| async move {
+///     Ok::<_, Infallible>(match call.name.as_str() {
+///         "search" => "error: down".to_owned(),
+///         other => format!("answered by {other}"),
+///     })
+/// }));
+///
+/// let search = || ToolCall { name: "search".into() };
+/// let first = tools.ready().await.unwrap().call(search()).await.unwrap();
+/// assert_eq!(first, "error: down");
+/// assert_eq!(handle.resolve("search"), Some("search-mirror"));
+/// let second = tools.ready().await.unwrap().call(search()).await.unwrap();
+/// assert_eq!(second, "answered by search-mirror");
+/// # }
+/// ```
 #[derive(Clone, Debug, Default)]
 #[must_use = "a table does nothing until a layer is given it"]
 pub struct HealthRouter {

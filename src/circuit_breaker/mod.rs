@@ -66,7 +66,7 @@ mod costs;
 pub mod future;
 mod gate;
 mod handle;
-pub mod health_router;
+pub(crate) mod health_router;
 mod layer;
 /// The models for loom; see `tests/loom`.
 #[cfg(tower_breaker_loom)]

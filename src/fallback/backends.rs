@@ -4,9 +4,6 @@ use std::fmt;
 
 use tower_service::Service;
 
-#[cfg(tower_breaker_loom)]
-pub(super) use super::same_turn::Once;
-
 /// No backups: the chain is empty.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoBackups;

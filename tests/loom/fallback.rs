@@ -36,12 +36,14 @@ use std::time::Duration;
 use loom::thread;
 use tower_service::Service;
 
-use super::backends::{Once, Services};
-use super::chain::{Chain, FallbackSnapshot, Readied, Role, Rules, Server, Since, Ticket};
+use super::backends::Services;
+use super::chain::{Chain, Readied, Role, Rules, Server, Since, Ticket};
 use super::gate::Gate;
 use super::handle::FallbackHandle;
 use super::permit::CallPermit;
+use super::same_turn::Once;
 use super::service::Fallback;
+use super::snapshot::FallbackSnapshot;
 use crate::machinery::clock::{Clock, Timestamp};
 use crate::machinery::denied::Denied;
 use crate::machinery::judge::Head;

@@ -71,8 +71,6 @@ use self::event::PendingEvent;
 pub(super) use self::rules::Rules;
 pub(super) use self::ticket::{Readied, Role, Server, Since, Ticket};
 use super::Exhausted;
-#[cfg(tower_breaker_loom)]
-pub(super) use super::snapshot::FallbackSnapshot;
 use crate::machinery::clock::Timestamp;
 use crate::machinery::cooldown::{restarted, retry_deadline};
 use crate::machinery::denied::Denied;
