@@ -205,7 +205,8 @@ def inline_path(tokens, at):
 
 
 def room_of(module):
-    return module[0] if module else ROOT
+    # A module inside `lib.rs` is a part of the crate root.
+    return module[0] if module and module[0] in LEVELS else ROOT
 
 
 def target_of(module, path):
@@ -219,10 +220,7 @@ def target_of(module, path):
         rest = rest[1:]
     while rest and rest[0] == "super":
         place, rest = place[:-1], rest[1:]
-    if place:
-        return room_of(place)
-    # Any other name is a re-export of the crate root.
-    return rest[0] if rest and rest[0] in LEVELS else ROOT
+    return room_of(place or rest)
 
 
 def objection(source, target):
@@ -379,6 +377,8 @@ PLANTED = [
     ("machinery/mod.rs", "#[cfg(not(tower_breaker_loom))] use crate::fallback::X;",
      [(1, "crate::fallback::X")]),
     ("lib.rs", LIB + " mod attic;", [(1, "mod attic")]),
+    ("lib.rs", LIB + " pub mod names { pub use crate::http::Inspect; pub use super::Refusal; }", []),
+    ("machinery/mod.rs", "use crate::names::Inspect;", [(1, "crate::names::Inspect")]),
     ("lib.rs", LIB + " pub use self::http::EndOfBody; pub use crate::retry::SkipRefusals;", []),
     # Downwards, and inside a room.
     ("machinery/mod.rs", "use crate::vocabulary::Outcome;", []),
