@@ -1,4 +1,5 @@
-//! gRPC: what each status says, in the head, in the trailers and through the layers; and refusals that a gRPC client reads.
+//! gRPC: what each status says, in the head, in the trailers and through the layers; and refusals
+//! that a gRPC client reads.
 
 #![cfg(feature = "grpc")]
 
@@ -519,7 +520,8 @@ fn message() -> Result<Frame<Bytes>, BoxError> {
     Ok(Frame::data(Bytes::from_static(b"\0\0\0\0\x01m")))
 }
 
-/// Asks for a response that is given with the request, and reads it to its end, as a client does; whether that went well.
+/// Asks for a response that is given with the request, and reads it to its end, as a client does;
+/// whether that went well.
 async fn read<S, B>(service: &mut S, answer: Streamed) -> bool
 where
     S: Service<Streamed, Response = Response<B>, Error = BoxError>,

@@ -25,7 +25,8 @@ fn count(bytes: usize, sign: isize) {
     HELD.set(HELD.get() + sign * isize::try_from(bytes).expect("a size"));
 }
 
-// SAFETY: everything is handed to the system's allocator as it came; to count touches an integer of this thread alone.
+// SAFETY: everything is handed to the system's allocator as it came; to count touches an integer
+// of this thread alone.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size(), 1);
@@ -55,7 +56,8 @@ fn held() -> isize {
     HELD.get()
 }
 
-/// That `work` leaves nothing behind. It is done once before, for what is made at first use and kept.
+/// That `work` leaves nothing behind. It is done once before, for what is made at first use and
+/// kept.
 #[track_caller]
 fn leaves_nothing(mut work: impl FnMut()) {
     work();
@@ -64,7 +66,8 @@ fn leaves_nothing(mut work: impl FnMut()) {
     assert_eq!(held() - before, 0, "bytes left behind");
 }
 
-/// That `work`, done again and again, takes no more memory from the tenth part of its rounds on. Answers the most that was held after that.
+/// That `work`, done again and again, takes no more memory from the tenth part of its rounds on.
+/// Answers the most that was held after that.
 fn stays_flat(rounds: usize, slack: isize, mut work: impl FnMut(usize)) {
     let settled = rounds / 10;
     (0..settled).for_each(&mut work);
@@ -215,7 +218,8 @@ fn services_and_handles_that_come_and_go_leave_nothing_behind() {
     });
 }
 
-/// Callers that wait for inner readiness leave their wakers behind with the circuit; those go with them.
+/// Callers that wait for inner readiness leave their wakers behind with the circuit; those go with
+/// them.
 #[test]
 fn waiters_that_come_and_go_leave_nothing_behind() {
     paused(async {

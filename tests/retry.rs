@@ -257,7 +257,8 @@ impl std::error::Error for Mine {
     }
 }
 
-/// The documented limit: a typed error that hides a refusal in its `source()` is the policy's to recognise.
+/// The documented limit: a typed error that hides a refusal in its `source()` is the policy's to
+/// recognise.
 #[tokio::test(start_paused = true)]
 async fn a_typed_error_that_hides_a_refusal_is_not_recognised_until_it_is_boxed() {
     for is_boxed in [false, true] {

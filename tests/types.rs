@@ -1,5 +1,5 @@
-//! What the public types are, checked by the compiler: `Debug` everywhere; `Send`, `Sync`, `Clone` and `Unpin` as what they wrap; and their
-//! sizes.
+//! What the public types are, checked by the compiler: `Debug` everywhere; `Send`, `Sync`, `Clone`
+//! and `Unpin` as what they wrap; and their sizes.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -20,7 +20,8 @@ use tower_breaker::{
     RefusalsAsFailures, RefuseWith, State, TransitionReason, WhenOpen, Window,
 };
 
-/// Whether a type implements a trait: the inherent constant goes before the trait's where its bound holds.
+/// Whether a type implements a trait: the inherent constant goes before the trait's where its
+/// bound holds.
 macro_rules! is {
     ($type:ty: $($trait:tt)+) => {{
         #[allow(dead_code)]

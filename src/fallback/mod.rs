@@ -132,7 +132,7 @@ pub use self::served_by::ServedBy;
 pub use self::service::Fallback;
 pub use self::snapshot::{EntrySnapshot, FallbackSnapshot};
 
-/// What becomes of a turn while the primary is down and no entry of its chain is live.
+/// Decides what happens to a turn while the primary is down and no entry of its chain is live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Exhausted {

@@ -36,7 +36,7 @@ pub trait Replay<S, K, Req> {
 
 /// What a turn keeps for further attempts.
 pub trait Spare<B, Req> {
-    /// What a turn keeps that makes no further attempt.
+    /// The state of a turn that makes no further attempt.
     fn none() -> Self;
 
     /// A request, and the service of `entry`, called `name`, which has not been polled ready.

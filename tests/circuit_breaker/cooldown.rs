@@ -12,7 +12,8 @@ use crate::support::{
 
 const MINUTES: u64 = 60;
 
-/// Hints, and how long a failure with one keeps a circuit open whose cooldown is 30 s and whose cap 5 minutes.
+/// Hints, and how long a failure with one keeps a circuit open whose cooldown is 30 s and whose
+/// cap 5 minutes.
 const HINTS: [(Duration, Duration); 12] = [
     (Duration::ZERO, secs(30)),
     (NS, secs(30)),
@@ -123,7 +124,8 @@ async fn a_late_hint_wins_when_its_deadline_is_later() {
     is_open_for(&handle, secs(50)).await;
 }
 
-/// Case 9: the hint that a streak began with counts from when it was heard; a success between ends both.
+/// Case 9: the hint that a streak began with counts from when it was heard; a success between ends
+/// both.
 #[tokio::test(start_paused = true)]
 async fn a_hint_heard_earlier_in_the_streak_is_not_forgotten_at_the_trip() {
     for (interrupted, left) in [(false, 80), (true, 30)] {
@@ -237,7 +239,8 @@ async fn keys_that_trip_together_probe_apart() {
     assert!(drawn.iter().all(|time| (shortest..=longest).contains(time)));
     let (least, most) = (drawn.iter().min().unwrap(), drawn.iter().max().unwrap());
     assert!(*most - *least >= (longest - shortest).mul_f64(0.8));
-    // And not in a few heaps: of a hundred equal parts of the range, none is much fuller than its share.
+    // And not in a few heaps: of a hundred equal parts of the range, none is much fuller than its
+    // share.
     let mut parts = [0; 100];
     for time in &drawn {
         let part = (*time - shortest).as_secs_f64() / (longest - shortest).as_secs_f64();
@@ -252,7 +255,8 @@ async fn keys_that_trip_together_probe_apart() {
     assert_ne!(cooldowns(2), drawn);
 }
 
-/// Case 15: what is drawn is drawn anew at each trip, is there before the lease's end is noticed, and never undercuts a hint.
+/// Case 15: what is drawn is drawn anew at each trip, is there before the lease's end is noticed,
+/// and never undercuts a hint.
 #[tokio::test(start_paused = true)]
 async fn jitter_only_lengthens_and_is_drawn_at_each_trip() {
     let layer = CircuitBreakerLayer::new()

@@ -420,7 +420,8 @@ fn succeed_once(handle: &CircuitBreakerHandle) {
     handle.try_acquire().unwrap().success();
 }
 
-/// Counts are exact: a rate is reached by the very failures that it is made of, whatever becomes of the fraction in binary.
+/// Counts are exact: a rate is reached by the very failures that it is made of, whatever becomes
+/// of the fraction in binary.
 #[test]
 fn a_failure_rate_is_reached_by_exactly_its_part_of_the_calls() {
     for calls in [1, 3, 7, 20, 50, 100, 365] {
@@ -458,7 +459,8 @@ async fn a_slow_success_counts_in_the_window_too() {
     assert_eq!(told.take(), ["closed -> open (failure_rate) #1"]);
 }
 
-/// A fraction that no float holds exactly, met to the call: 7 % of 100 calls is 7 failures, though 0.07 × 100 is more than 7.
+/// A fraction that no float holds exactly, met to the call: 7 % of 100 calls is 7 failures, though
+/// 0.07 × 100 is more than 7.
 #[test]
 fn a_failure_rate_is_reached_by_exactly_its_fraction_of_the_calls() {
     for (percent, calls) in [(7, 100), (14, 50), (28, 25), (55, 100), (56, 100)] {

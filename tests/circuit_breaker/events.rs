@@ -254,7 +254,8 @@ async fn a_listener_may_call_back_into_the_breaker() {
     );
 }
 
-/// Checks that what comes in order comes one at a time, and that none is missing but those it is told of.
+/// Checks that what comes in order comes one at a time, and that none is missing but those it is
+/// told of.
 #[derive(Clone, Default)]
 struct InOrder(Arc<Seen>);
 
@@ -306,7 +307,8 @@ fn transitions_come_in_order_and_one_at_a_time_from_many_threads() {
         for task in 0..64 {
             let (handle, seen) = (layer.handle(), Arc::clone(&seen));
             tasks.spawn(async move {
-                // On, until there was something to see: a thread that is put to sleep with the probe in hand stops all others.
+                // On, until there was something to see: a thread that is put to sleep with the
+                // probe in hand stops all others.
                 for round in 0.. {
                     if round >= 200 && seen.last.load(Ordering::Relaxed) > 100 {
                         return;

@@ -372,7 +372,8 @@ async fn observing_only_refuses_nothing_and_moves_as_if_it_did() {
     let (model, handle) = (refusing.handle(), observing.handle());
     let mut service = observing.layer(tool.clone());
     for round in 0..200_u32 {
-        // What would be admitted is recorded by both; what would be refused runs, and is recorded by neither.
+        // What would be admitted is recorded by both; what would be refused runs, and is recorded
+        // by neither.
         let fails = round % 7 < 4;
         let asked = if fails { Ask::fail() } else { Ask::ok() };
         let answer = ask(&mut service, asked).await;

@@ -330,7 +330,8 @@ async fn the_keyed_handle_moves_one_key_at_a_time() {
     );
 }
 
-/// A circuit that was forgotten is over: what its calls still say is not told as if it were of the one that took its place.
+/// A circuit that was forgotten is over: what its calls still say is not told as if it were of the
+/// one that took its place.
 #[tokio::test(start_paused = true)]
 async fn a_forgotten_circuit_tells_of_no_more_transitions() {
     let told = Recorder::new();
@@ -406,7 +407,8 @@ async fn a_keyed_service_asks_its_gate_in_call() {
     assert_eq!(handle.state("a"), State::Closed);
 }
 
-/// A pin that was said to be set is set, though the circuit may be evicted at the very moment it is asked for.
+/// A pin that was said to be set is set, though the circuit may be evicted at the very moment it
+/// is asked for.
 #[test]
 fn a_pin_by_key_is_never_lost_to_an_eviction() {
     let handle = CircuitBreakerLayer::new()
@@ -438,7 +440,8 @@ fn a_pin_by_key_is_never_lost_to_an_eviction() {
     });
 }
 
-/// Case 7, by key: whoever looks at a circuit keeps none alive, and so makes no call run unguarded.
+/// Case 7, by key: whoever looks at a circuit keeps none alive, and so makes no call run
+/// unguarded.
 #[test]
 fn looking_at_a_key_makes_no_other_key_unguarded() {
     let told = Recorder::new();
@@ -497,7 +500,8 @@ fn pinning_a_key_that_finds_no_room_tells_of_no_call() {
     assert_eq!(events.take(), ["b: unguarded"]);
 }
 
-/// Eight threads that call, pin, reset and forget a few keys, over stores that are too small for them.
+/// Eight threads that call, pin, reset and forget a few keys, over stores that are too small for
+/// them.
 #[test]
 fn a_crowd_that_calls_pins_resets_and_forgets_leaves_the_store_whole() {
     for capacity in [1, 2, 5] {

@@ -1,4 +1,5 @@
-//! The circuit breaker, as its users see it. Unless a test says otherwise: 3 failures, 30 s, 30 s lease.
+//! The circuit breaker, as its users see it. Unless a test says otherwise: 3 failures, 30 s, 30 s
+//! lease.
 
 // A test whose subtraction of times goes below zero is to panic.
 #![allow(clippy::unchecked_time_subtraction)]

@@ -198,7 +198,8 @@ async fn an_ordinary_call_that_panics_is_a_failure() {
     );
 }
 
-/// A panic that a guard around the inner future sees on its way out finds the failure recorded already.
+/// A panic that a guard around the inner future sees on its way out finds the failure recorded
+/// already.
 #[tokio::test(start_paused = true)]
 async fn a_panic_is_recorded_before_anybody_outside_catches_it() {
     let layer = CircuitBreakerLayer::new().failure_threshold(1);

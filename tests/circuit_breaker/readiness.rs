@@ -45,7 +45,8 @@ async fn clones_that_poll_ready_and_go_take_no_probe() {
     assert_eq!(handle.state(), State::Closed);
 }
 
-/// The tool panics unless it was polled ready; of many that polled while the circuit was due, one is the probe.
+/// The tool panics unless it was polled ready; of many that polled while the circuit was due, one
+/// is the probe.
 #[tokio::test(start_paused = true)]
 async fn no_inner_service_is_called_that_was_not_polled_ready() {
     let tool = Tool::new();
@@ -83,7 +84,8 @@ async fn no_inner_service_is_called_that_was_not_polled_ready() {
     assert_eq!(tool.calls(), 4);
 }
 
-/// Polled while open, called when due: to come again at once, and not to stay away for as long as it would have been.
+/// Polled while open, called when due: to come again at once, and not to stay away for as long as
+/// it would have been.
 #[tokio::test(start_paused = true)]
 async fn a_service_polled_while_open_and_called_when_due_is_told_to_come_again_at_once() {
     for polled_before in [NS, Duration::from_millis(1), secs(1) - NS] {

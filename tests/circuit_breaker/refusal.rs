@@ -191,7 +191,8 @@ async fn a_refusal_becomes_what_the_policy_makes_of_it() {
     );
 }
 
-/// An inner breaker's refusals are neutral for an outer one: they say nothing of the tool that it guards.
+/// An inner breaker's refusals are neutral for an outer one: they say nothing of the tool that it
+/// guards.
 #[tokio::test(start_paused = true)]
 async fn a_refusal_from_further_inside_counts_neither_as_failure_nor_as_success() {
     let outer = CircuitBreakerLayer::new().failure_threshold(4);
@@ -338,7 +339,8 @@ impl fmt::Display for Stubborn {
     }
 }
 
-/// A name may come from a model, and a refusal's text goes to one: it stays one line, read from left to right.
+/// A name may come from a model, and a refusal's text goes to one: it stays one line, read from
+/// left to right.
 #[test]
 fn a_name_with_separators_and_overrides_of_direction_stays_on_its_line() {
     let name = "a\u{2028}b\u{2029}c\u{202e}d\u{2066}e\u{200f}f".to_owned();
@@ -361,7 +363,8 @@ fn a_name_is_bounded_though_the_keys_display_does_not_stop() {
     assert_eq!(refusal.name().unwrap().chars().count(), 257);
 }
 
-/// An `io::Error` names as its source the source of the error that it holds, and so hides the one that it holds.
+/// An `io::Error` names as its source the source of the error that it holds, and so hides the one
+/// that it holds.
 #[test]
 fn a_refusal_inside_an_io_error_is_found() {
     let handle = CircuitBreakerLayer::new().handle();

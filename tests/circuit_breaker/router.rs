@@ -114,7 +114,8 @@ async fn a_substitutes_own_circuit_gets_its_verdicts() {
     assert_eq!(handle.snapshot("search").trips, 1);
     assert_eq!(handle.resolve("search"), Some("second"));
 
-    // A substitute that is due is probed by the call it is asked for, and the original by the next one after its own cooldown.
+    // A substitute that is due is probed by the call it is asked for, and the original by the next
+    // one after its own cooldown.
     pass(secs(30)).await;
     let (probe, held) = hold(&mut service, "search").await;
     assert_eq!(tool.calls_of("search"), 4);
@@ -301,7 +302,8 @@ async fn a_call_that_a_substitute_takes_is_no_refusal() {
     let reply = ask(&mut service, Ask::ok().of("search")).await.unwrap();
     assert_eq!(reply.by, "archive");
     assert_eq!(told.take(), [""; 0]);
-    // Both are due: the probe is the first one's, and while it is out the next call is its substitute's probe.
+    // Both are due: the probe is the first one's, and while it is out the next call is its
+    // substitute's probe.
     pass(secs(30)).await;
     let (first, held) = hold(&mut service, "search").await;
     let reply = ask(&mut service, Ask::ok().of("search")).await.unwrap();

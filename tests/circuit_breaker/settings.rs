@@ -55,7 +55,8 @@ fn a_setting_that_makes_no_sense_panics_in_its_setter_and_names_it() {
     }
 }
 
-/// Case 17: every setting at its ends at once, through trips, late failures, hung and failed probes and a recovery.
+/// Case 17: every setting at its ends at once, through trips, late failures, hung and failed
+/// probes and a recovery.
 #[tokio::test(start_paused = true)]
 async fn no_setting_overflows_at_its_ends() {
     let ends = [Duration::ZERO, NS, secs(30), Duration::MAX];
@@ -168,7 +169,8 @@ async fn a_lease_without_end_holds_its_slot_until_a_reset() {
 /// Case 17: the other times at their ends.
 #[tokio::test(start_paused = true)]
 async fn times_at_their_ends_mean_what_the_docs_say() {
-    // A slow call without end is never slow; and a cancelled call has always run for at least nothing, and never for ever.
+    // A slow call without end is never slow; and a cancelled call has always run for at least
+    // nothing, and never for ever.
     for (rule, streak) in [
         (Cancelled::FailureAfter(Duration::ZERO), 1),
         (Cancelled::FailureAfter(Duration::MAX), 0),
@@ -236,7 +238,8 @@ async fn the_defaults_are_those_that_are_promised() {
     fail_times(&handle, 2);
     assert_eq!(handle.state(), State::Closed, "three failures in a row");
     fail_times(&handle, 1);
-    // Neither the first cooldown nor one after a failed probe is any longer than 30 s; nor is the lease.
+    // Neither the first cooldown nor one after a failed probe is any longer than 30 s; nor is the
+    // lease.
     for _ in 0..3 {
         assert_eq!(handle.snapshot().time_left, Some(secs(30)));
         pass(secs(30) - NS).await;

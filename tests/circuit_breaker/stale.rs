@@ -1,4 +1,5 @@
-//! Results that come late: from before a trip, from before a recovery, from a probe whose lease is over.
+//! Results that come late: from before a trip, from before a recovery, from a probe whose lease is
+//! over.
 
 use tower::Layer;
 use tower_breaker::{
@@ -126,7 +127,8 @@ async fn stragglers_restart_the_cooldown_and_trip_nothing_anew() {
     assert_eq!(handle.state(), State::Closed);
 }
 
-/// Case 13: a call that was dropped late is a straggler where the rule says it failed, and nothing where it does not.
+/// Case 13: a call that was dropped late is a straggler where the rule says it failed, and nothing
+/// where it does not.
 #[tokio::test(start_paused = true)]
 async fn a_straggler_that_is_dropped_counts_by_the_rule() {
     for rule in CANCELLED {

@@ -158,7 +158,8 @@ fn a_refusal_policy_of_the_users_decides_by_the_request_and_names_its_own_error(
 
 #[test]
 fn a_typed_error_that_no_box_can_hold_is_kept_by_refuse_with() {
-    // Neither `'static`, nor `Send`, nor an `Error`; so the classifier is the user's, for the stock one asks for `'static`.
+    // Neither `'static`, nor `Send`, nor an `Error`; so the classifier is the user's, for the
+    // stock one asks for `'static`.
     struct Local<'a>(Rc<Cell<u32>>, &'a str);
     let text = String::from("borrowed");
     let count = Rc::new(Cell::new(0));
@@ -182,7 +183,8 @@ fn a_typed_error_that_no_box_can_hold_is_kept_by_refuse_with() {
     assert_eq!(count.get(), 3);
 }
 
-/// Neither `Clone`, nor `'static`, nor `Send`, and its future is none of these either, and not `Unpin`.
+/// Neither `Clone`, nor `'static`, nor `Send`, and its future is none of these either, and not
+/// `Unpin`.
 struct Local<'a> {
     log: &'a RefCell<Vec<String>>,
     down: Rc<Cell<bool>>,

@@ -1,4 +1,5 @@
-//! Panics of the guarded service and of what the user gave the layer: a verdict each, and the slot is never lost.
+//! Panics of the guarded service and of what the user gave the layer: a verdict each, and the slot
+//! is never lost.
 
 use std::future::{Future, poll_fn, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};

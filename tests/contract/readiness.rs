@@ -136,8 +136,8 @@ async fn a_circuit_that_became_due_after_poll_ready_refuses_with_not_ready() {
     assert_eq!((site.calls(), site.polls()), (0, 0));
 }
 
-/// The known limit of that rule: with a second or more of the wait left at `poll_ready`, the answer that was given then is
-/// given again and the clock is not read a second time.
+/// The known limit of that rule: with a second or more of the wait left at `poll_ready`, the
+/// answer that was given then is given again and the clock is not read a second time.
 #[tokio::test(start_paused = true)]
 async fn an_answer_given_a_second_or_more_ahead_is_held_for_the_call() {
     let site = Arc::new(Site::default());
@@ -189,7 +189,8 @@ async fn a_circuit_that_was_reset_after_poll_ready_refuses_with_not_ready() {
     assert_eq!(ask(&mut service).unwrap(), "q");
 }
 
-/// A wait told to a caller is what is left, at `poll_ready` or at the call; never a sum of the two.
+/// A wait told to a caller is what is left, at `poll_ready` or at the call; never a sum of the
+/// two.
 #[tokio::test(start_paused = true)]
 async fn a_held_answer_never_tells_a_longer_wait_than_is_left() {
     let layer = CircuitBreakerLayer::new();
@@ -502,7 +503,8 @@ fn clones_of_services_and_layers_share_the_circuit_until_a_setter_parts_them() {
     let handle = layer.handle();
     let mut services = vec![layer.layer(site.tool()), layer.clone().layer(site.tool())];
     services.push(services[0].clone());
-    // A service that is called more than once counts on its own; its clones share the circuit all the same.
+    // A service that is called more than once counts on its own; its clones share the circuit all
+    // the same.
     for _ in 0..3 {
         assert!(ask(&mut services[0]).is_ok());
     }

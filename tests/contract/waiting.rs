@@ -1,4 +1,5 @@
-//! Callers that wait for inner readiness: woken by every transition, and refused where the circuit has tripped.
+//! Callers that wait for inner readiness: woken by every transition, and refused where the circuit
+//! has tripped.
 
 use std::future::Ready;
 use std::sync::Arc;
@@ -92,14 +93,16 @@ async fn another_callers_probe_wakes_those_who_wait_at_a_due_circuit() {
     let probe = handle.try_acquire().unwrap();
     assert_eq!(is_refused(&mut service), (Reason::ProbeInFlight, secs(30)));
 
-    // The slot is given back: a call may go, so the caller waits again, and is woken when somebody else takes the slot.
+    // The slot is given back: a call may go, so the caller waits again, and is woken when somebody
+    // else takes the slot.
     probe.record(Outcome::Neutral);
     assert_eq!(handle.state(), State::HalfOpen);
     assert!(poll(&mut service).is_pending());
     let probe = handle.try_acquire().unwrap();
     assert_eq!(is_refused(&mut service), (Reason::ProbeInFlight, secs(30)));
 
-    // It fails: at once refused anew. It is over in time: the caller waits for the inner service again.
+    // It fails: at once refused anew. It is over in time: the caller waits for the inner service
+    // again.
     probe.failure();
     assert!(matches!(poll(&mut service), Poll::Ready(Ok(()))));
     advance_secs(30).await;
@@ -234,8 +237,8 @@ async fn a_keyed_caller_waits_for_the_inner_service_alone() {
     assert_eq!(refused(now(service.call("q"))).0, Reason::ForcedOpen);
 }
 
-/// Moves the circuit while it is asked for readiness, and is not ready: the transition falls after the oracle's answer and before
-/// the caller has left its waker.
+/// Moves the circuit while it is asked for readiness, and is not ready: the transition falls after
+/// the oracle's answer and before the caller has left its waker.
 struct Meddler<F>(F);
 
 impl<F: FnMut()> Service<Query> for Meddler<F> {
@@ -303,7 +306,8 @@ async fn a_transition_between_the_question_and_the_wait_is_not_missed() {
     assert!(service.is_woken());
 }
 
-/// On real threads, where a transition may fall between any two steps of a caller who sets out to wait.
+/// On real threads, where a transition may fall between any two steps of a caller who sets out to
+/// wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn no_wake_up_is_lost_in_a_race() {
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -361,7 +365,8 @@ impl Wake for Flag {
     }
 }
 
-/// One thread sets out to wait while another moves the circuit, in step, again and again: whoever is left pending was woken.
+/// One thread sets out to wait while another moves the circuit, in step, again and again: whoever
+/// is left pending was woken.
 #[test]
 fn a_transition_that_races_with_the_wait_is_seen_or_wakes() {
     const ROUNDS: usize = 5_000;

@@ -15,7 +15,8 @@ use crate::support::models::{Answer, DOWN, Model, ModelError, classify, turn};
 #[tokio::test(start_paused = true)]
 async fn nothing_is_asked_of_the_primary_or_the_request_but_that_they_are_a_service_and_its_request()
  {
-    /// Neither `Clone` nor `Send`, nor is anything about it; and it lives as long as what it borrows.
+    /// Neither `Clone` nor `Send`, nor is anything about it; and it lives as long as what it
+    /// borrows.
     struct Local<'a>(&'a str, Rc<()>);
     struct Request(Rc<()>);
 

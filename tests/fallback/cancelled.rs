@@ -10,7 +10,8 @@ use crate::support::models::{DOWN, Does, Model, advance, classify, strikes, turn
 
 #[tokio::test(start_paused = true)]
 async fn a_dropped_turn_says_what_on_cancel_says() {
-    /// What is left of a dropped probe, and of a dropped turn of the backup: whether a probe is due, its failures, the strikes.
+    /// What is left of a dropped probe, and of a dropped turn of the backup: whether a probe is
+    /// due, its failures, the strikes.
     async fn after(rule: Cancelled, ran: u64, polls: bool) -> (bool, u32, u32) {
         let (primary, a) = (Model::new("primary"), Model::new("a"));
         let layer = FallbackLayer::new("primary")

@@ -10,7 +10,8 @@ use crate::support::models::Model;
 
 #[test]
 fn a_healthy_primary_costs_no_clock_and_needs_no_runtime() {
-    // Without a runtime a paused clock cannot be; the clock itself is counted in the library's own tests.
+    // Without a runtime a paused clock cannot be; the clock itself is counted in the library's own
+    // tests.
     let layer = FallbackLayer::new("primary").backup("a", Model::new("a"));
     let mut service = layer.layer(Model::new("primary"));
     let mut cx = Context::from_waker(std::task::Waker::noop());

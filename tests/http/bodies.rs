@@ -1,4 +1,5 @@
-//! Verdicts at the end of a body, as users of the layers see them. Cases 2, 10, 31 and 33 of the field.
+//! Verdicts at the end of a body, as users of the layers see them. Cases 2, 10, 31 and 33 of the
+//! field.
 
 #![allow(clippy::unchecked_time_subtraction)] // A test that goes below zero is to panic.
 

@@ -102,7 +102,8 @@ async fn a_late_rate_limit_with_a_longer_hint_keeps_the_circuit_open() {
     assert!(handle.would_allow());
 }
 
-/// How long a circuit is open that was tripped by such a response; its cooldown is 30 s, and the cap 5 minutes.
+/// How long a circuit is open that was tripped by such a response; its cooldown is 30 s, and the
+/// cap 5 minutes.
 async fn open_for(status: u16, headers: &[(&'static str, &str)]) -> Duration {
     let layer = CircuitBreakerLayer::new()
         .failure_threshold(1)
@@ -403,7 +404,8 @@ async fn a_name_from_a_model_stays_inside_its_string() {
     assert_eq!(problem.get("retry_after"), None);
 }
 
-/// Section 4: inner layers refuse with errors, and one outermost `then` makes the response, whichever layer it was.
+/// Section 4: inner layers refuse with errors, and one outermost `then` makes the response,
+/// whichever layer it was.
 #[tokio::test(start_paused = true)]
 async fn one_outermost_response_serves_the_refusals_of_every_layer() {
     let breaker = CircuitBreakerLayer::new()
@@ -460,7 +462,8 @@ async fn a_tripwires_soft_refusal_may_have_another_status() {
     assert!(answer.body().contains("all 0 turns"), "{answer:?}");
 }
 
-/// A fallback refuses like the others, and the inner service's own errors come through a soft policy as they are.
+/// A fallback refuses like the others, and the inner service's own errors come through a soft
+/// policy as they are.
 #[tokio::test(start_paused = true)]
 async fn a_soft_fallback_refuses_with_the_time_until_its_primary_is_probed() {
     let layer = FallbackLayer::new("gpt-5")
@@ -518,7 +521,8 @@ const TABLE: [(u16, Does, Does); 12] = [
     (529, Counts(Transient), Counts(Transient)),
 ];
 
-/// What one response of this status does to a breaker with one failure behind it, and one more to go.
+/// What one response of this status does to a breaker with one failure behind it, and one more to
+/// go.
 async fn breaker<E>(classifier: StatusClassifier<E>, status: u16) -> Does
 where
     StatusClassifier<E>: Classify<Response<String>, BoxError> + Clone,
@@ -579,7 +583,8 @@ where
     }
 }
 
-/// How many strikes one response of this status gives to the first backup, of the two that it may have; and who serves next.
+/// How many strikes one response of this status gives to the first backup, of the two that it may
+/// have; and who serves next.
 async fn backup<E>(classifier: StatusClassifier<E>, status: u16) -> (u32, String)
 where
     StatusClassifier<E>: Classify<Response<String>, BoxError> + Clone,
@@ -652,7 +657,8 @@ async fn a_fallback_heeds_the_hint_of_its_primary_alone() {
     assert_eq!(handle.snapshot().time_until_probe, Some(secs(90)));
 }
 
-/// Case 32, as HTTP has it: the preset for models takes the refusals of a breaker further inside for failed turns, the other takes them for nothing.
+/// Case 32, as HTTP has it: the preset for models takes the refusals of a breaker further inside
+/// for failed turns, the other takes them for nothing.
 #[tokio::test(start_paused = true)]
 async fn a_model_that_is_refused_did_not_answer() {
     async fn turns<E>(classifier: StatusClassifier<E>) -> (FallbackState, State)

@@ -1,4 +1,5 @@
-//! What a hostile server, a careless reader and an observer that calls back may do to a body that is judged at its end.
+//! What a hostile server, a careless reader and an observer that calls back may do to a body that
+//! is judged at its end.
 
 use std::cell::Cell;
 use std::convert::Infallible;

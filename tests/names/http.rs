@@ -1,4 +1,5 @@
-//! Every public name of HTTP and gRPC, and `judge` beside every setter that changes a layer's type, used as a user would write it. What matters is that it compiles.
+//! Every public name of HTTP and gRPC, and `judge` beside every setter that changes a layer's
+//! type, used as a user would write it. What matters is that it compiles.
 
 use std::convert::Infallible;
 use std::time::Duration;

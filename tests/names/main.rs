@@ -1,5 +1,7 @@
-//! Every public name, setter and method of the circuit breaker and of the shared vocabulary, written as users write them: with closures as the documents show them, numbers and names of each
-//! kind that is taken, and results that nobody looks at. That it compiles, without a warning, is most of what it says.
+//! Every public name, setter and method of the circuit breaker and of the shared vocabulary,
+//! written as users write them: with closures as the documents show them, numbers and names of
+//! each kind that is taken, and results that nobody looks at. That it compiles, without a warning,
+//! is most of what it says.
 
 #![deny(unused_must_use)]
 
@@ -254,7 +256,8 @@ fn watch(event: &Event) {
 async fn classifiers_policies_and_observers_may_be_closures_functions_boxes_and_types() {
     let counter = Counter::default();
     let boxed: Box<dyn Fn(&Event<'_>) + Send + Sync> = Box::new(|_| ());
-    // A shared or boxed observer is lent to a closure: the trait's own closures stand in the way of more.
+    // A shared or boxed observer is lent to a closure: the trait's own closures stand in the way
+    // of more.
     let shared: Arc<dyn Observe + Send + Sync> = Arc::new(counter.clone());
     let other: Box<dyn Observe + Send + Sync> = Box::new(counter.clone());
     let layer = CircuitBreakerLayer::new()

@@ -65,7 +65,8 @@ pub fn busy_for(hint: Duration) -> Answer {
     })
 }
 
-/// A classifier that knows whose fault it is: 5xx is transient, 429 a rate limit, 402 fatal, and the rest of 4xx the caller's own.
+/// A classifier that knows whose fault it is: 5xx is transient, 429 a rate limit, 402 fatal, and
+/// the rest of 4xx the caller's own.
 pub fn by_status(result: Result<&Reply, &Fault>) -> Outcome {
     let Err(fault) = result else {
         return Outcome::Success;
@@ -394,7 +395,8 @@ pub fn paused<F: Future>(future: F) -> F::Output {
         .block_on(future)
 }
 
-/// Runs `future` on eight threads, for at most a minute: what is broken is to fail, and not to hang.
+/// Runs `future` on eight threads, for at most a minute: what is broken is to fail, and not to
+/// hang.
 pub fn on_threads<F: Future>(future: F) -> F::Output {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(8)

@@ -27,7 +27,8 @@ impl fmt::Display for Down {
 
 impl std::error::Error for Down {}
 
-/// A tool that answers at once, counts, and panics if it is called without having been polled ready.
+/// A tool that answers at once, counts, and panics if it is called without having been polled
+/// ready.
 pub struct Tool {
     site: Arc<Site>,
     ready: bool,

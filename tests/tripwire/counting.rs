@@ -73,7 +73,8 @@ fn on_real_threads_a_sessions_budget_is_never_exceeded_while_others_come_and_go(
                         let service = layer.layer(ours);
                         let _ = futures::executor::block_on(service.oneshot(("ours", n)));
                     } else {
-                        // Three sessions at a time, so that ours, tripped or not, is never the one to go.
+                        // Three sessions at a time, so that ours, tripped or not, is never the one
+                        // to go.
                         let service = layer.layer(Tool::default());
                         let _ = futures::executor::block_on(service.oneshot(("other", n % 3)));
                     }

@@ -445,7 +445,8 @@ fn a_payload_of_ten_megabytes_is_no_trouble() {
 
 // ===== properties =====
 
-/// JSON with its keys in an order of their own, some integers beyond 53 bits, and no two keys of an object alike.
+/// JSON with its keys in an order of their own, some integers beyond 53 bits, and no two keys of
+/// an object alike.
 #[derive(Clone, Debug)]
 enum Tree {
     Leaf(Value),

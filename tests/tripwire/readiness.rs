@@ -63,7 +63,8 @@ async fn where_any_call_would_be_refused_a_service_that_is_never_ready_does_not_
             Reason::TripwireOpen
         );
     }
-    // Armed: a probe may go, so readiness is asked for, and a waiting caller is woken when that changes.
+    // Armed: a probe may go, so readiness is asked for, and a waiting caller is woken when that
+    // changes.
     let mut waiting = tokio_test::task::spawn(tool.ready());
     tokio_test::assert_pending!(waiting.poll());
     inner.stuck.store(false, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! What an admitted call carries.
+//! The ticket that an admitted call carries.
 
 use crate::machinery::packed_state::PackedState;
 
@@ -20,7 +20,7 @@ impl Ticket {
     }
 }
 
-/// What an admitted call is.
+/// Whether an admitted call is an ordinary one or the probe.
 ///
 /// An enum rather than a flag: the compiler keeps the variant of a future in the values that are
 /// left.

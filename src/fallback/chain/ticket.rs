@@ -1,4 +1,4 @@
-//! What a turn carries from its admission to its verdict: who serves it, and since when.
+//! The ticket of a turn, from its admission to its verdict: who serves it, and since when.
 
 use std::fmt;
 

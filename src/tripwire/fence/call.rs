@@ -1,4 +1,5 @@
-//! What goes into a fence with a call, and what comes out: a ticket, or the reason why not.
+//! The input and the output of a fence: the facts of a call, and a ticket or the reason of a
+//! refusal.
 
 use std::time::Duration;
 

@@ -67,7 +67,7 @@ impl One {
         }
     }
 
-    /// The reference for one more permit while the service has no count of its own.
+    /// Does what [`hold`](Self::hold) does while the service has no reference count of its own.
     #[cold]
     fn hold_early(&mut self) -> FenceRef {
         self.ref_owner.hold(&mut self.machine_ref)

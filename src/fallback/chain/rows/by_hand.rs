@@ -1,4 +1,4 @@
-//! What is done by hand.
+//! The rows of resets, and of entries that are disabled or enabled.
 
 use super::super::driver::{A, B, Driver, PRIMARY, PROBE};
 use super::super::event::PendingEvent;

@@ -18,7 +18,7 @@ fn count_one(packed: PackedState) -> Option<PackedState> {
 
 type Seen = Arc<StdMutex<Vec<String>>>;
 
-/// Makes a listener that writes down what it is told.
+/// Makes a listener that writes down the events that it gets.
 fn listener(seen: &Seen) -> impl Fn(&Event<'_>) + Send + Sync + 'static {
     let seen = Arc::clone(seen);
     move |event| {
