@@ -103,7 +103,7 @@ fn hint(outcome: Outcome) -> Option<Duration> {
 // ===== what a status says =====
 
 #[test]
-fn each_code_says_what_the_table_says_in_the_head_and_in_the_trailers() {
+fn each_code_has_the_outcome_of_the_table_in_the_head_and_in_the_trailers() {
     for (number, (code, tool, model)) in (0..).zip(TABLE) {
         assert_eq!(code.number(), number);
         let in_head = trailers_only(number);
@@ -280,7 +280,7 @@ fn failures_of_every_kind_carry_the_hint_and_nothing_else_does() {
 }
 
 #[test]
-fn a_hint_of_the_table_goes_before_what_the_server_asks_for() {
+fn a_hint_of_the_table_goes_before_the_servers_hint() {
     let wait = Failure::transient().with_retry_after(Duration::from_secs(5));
     let codes = Codes::new().code(Code::Unavailable, wait);
     let told = |pushback| {
@@ -302,7 +302,7 @@ fn a_server_that_says_never_or_nonsense_gives_no_hint() {
 
 proptest! {
     #[test]
-    fn no_header_makes_a_panic_or_a_hint_of_zero(
+    fn no_header_causes_a_panic_or_a_hint_of_zero(
         status in any::<u16>(),
         fields in proptest::collection::vec(
             (
@@ -536,7 +536,7 @@ fn answers() -> impl Service<Streamed, Response = Streamed, Error = BoxError> + 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_breaker_hears_a_failure_in_the_trailers_and_the_wait_beside_it() {
+async fn a_breaker_counts_a_failure_in_the_trailers_and_the_wait_beside_it() {
     let layer = CircuitBreakerLayer::new()
         .classify(Codes::new())
         .judge(EndOfBody.inspect(Codes::new()));
@@ -687,7 +687,7 @@ fn decoded(message: &HeaderValue) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_soft_refusal_is_a_trailers_only_unavailable_that_tells_the_text_and_the_wait() {
+async fn a_soft_refusal_is_a_trailers_only_unavailable_with_the_text_and_the_wait() {
     let layer = CircuitBreakerLayer::new()
         .name("recherche 100 % à côté")
         .classify(Codes::new().errors(|_: Result<&Answer, &Infallible>| Outcome::Neutral))

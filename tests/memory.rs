@@ -243,7 +243,7 @@ fn waiters_that_come_and_go_leave_nothing_behind() {
 
 /// Trips, refusals, leases and late verdicts keep nothing, with listeners and without.
 #[test]
-fn outages_come_and_go_without_a_trace() {
+fn outages_keep_no_memory() {
     paused(async {
         for observed in [false, true] {
             let mut layer = CircuitBreakerLayer::new()

@@ -124,7 +124,7 @@ async fn five_attempts_over_an_open_breaker_are_one_refusal_and_no_inner_call() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_it_the_ladder_is_climbed_over_refusals() {
+async fn without_the_wrapper_a_retry_policy_retries_refusals() {
     let site = Site::default();
     let layer = CircuitBreakerLayer::new();
     let handle = layer.handle();
@@ -143,7 +143,7 @@ async fn without_it_the_ladder_is_climbed_over_refusals() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_circuit_that_trips_on_the_ladder_stops_it_and_a_later_one_probes() {
+async fn a_trip_between_two_attempts_ends_the_retries_and_a_later_call_probes() {
     let site = Site::default();
     let layer = CircuitBreakerLayer::new();
     let handle = layer.handle();
@@ -355,7 +355,7 @@ impl Policy<&'static str, &'static str, BoxError> for Softens {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_policy_makes_of_requests_and_results_is_kept_but_for_refusals() {
+async fn the_wrapped_policy_decides_everything_but_refusals() {
     let site = Site::default();
     let layer = CircuitBreakerLayer::new();
     let handle = layer.handle();

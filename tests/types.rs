@@ -73,7 +73,7 @@ struct NoUnpin(#[allow(dead_code)] PhantomPinned);
 struct NoClone;
 
 #[test]
-fn the_question_itself_can_say_no() {
+fn the_check_for_a_trait_can_say_no() {
     assert_eq!(traits!(Whole), ALL);
     assert_eq!(traits!(NoSend), [false, false, true, true]);
     assert_eq!(traits!(NoSync), [true, false, true, true]);
@@ -153,7 +153,7 @@ fn a_future_is_what_it_wraps_and_the_request_adds_nothing() {
 }
 
 #[test]
-fn handles_permits_and_words_may_go_anywhere() {
+fn handles_permits_and_shared_types_are_send_sync_and_unpin() {
     assert_eq!(traits!(CircuitBreakerHandle), ALL);
     assert_eq!(traits!(KeyedCircuitBreakerHandle<String>), ALL);
     assert_eq!(traits!(KeyedCircuitBreakerHandle<NoClone>), ALL);
@@ -386,7 +386,7 @@ mod http {
     }
 
     #[test]
-    fn what_reads_a_status_and_what_refuses_with_one_is_plain_and_takes_after_who_judges_errors() {
+    fn status_classifiers_have_the_traits_of_their_error_classifier_and_soft_refusals_have_all() {
         assert_eq!(traits!(SoftRefusal), ALL);
         assert_eq!(traits!(StatusClassifier), ALL);
         assert_eq!(traits!(StatusClassifier<NoSend>), traits!(NoSend));
@@ -397,7 +397,7 @@ mod http {
     }
 
     #[test]
-    fn a_judge_that_knows_nothing_takes_no_room_and_a_body_72_bytes() {
+    fn a_judge_without_state_takes_no_room_and_a_guarded_body_72_bytes() {
         assert_eq!(
             size_of::<Judged<u8, EndOfBody>>(),
             size_of::<CircuitBreaker<u8>>()
@@ -430,7 +430,7 @@ mod grpc {
     use super::*;
 
     #[test]
-    fn what_reads_a_code_and_what_refuses_with_one_is_plain_and_takes_after_who_judges_errors() {
+    fn code_classifiers_have_the_traits_of_their_error_classifier_and_soft_refusals_have_all() {
         for simple in [traits!(Code), traits!(SoftRefusal), traits!(Codes)] {
             assert_eq!(simple, ALL);
         }

@@ -151,7 +151,7 @@ async fn a_hint_heard_earlier_in_the_streak_is_not_forgotten_at_the_trip() {
 
 /// Case 9.
 #[tokio::test(start_paused = true)]
-async fn the_cap_is_the_layers_to_set() {
+async fn the_cap_is_a_setting_of_the_layer() {
     for (cap, wait) in [
         (Duration::ZERO, Some(secs(30))),
         (secs(10), Some(secs(30))),
@@ -217,7 +217,7 @@ async fn a_late_failure_grows_no_cooldown() {
 
 /// Case 15.
 #[tokio::test(start_paused = true)]
-async fn keys_that_trip_together_probe_apart() {
+async fn keys_that_trip_together_probe_at_different_times() {
     // A tenth of a second of the paused clock tells cooldowns apart well enough.
     let cooldowns = |seed: u64| -> Vec<Duration> {
         let handle = CircuitBreakerLayer::new()
@@ -337,7 +337,7 @@ async fn one_circuits_cooldowns_are_those_of_its_seed() {
 
 /// Clones that are configured further are other circuits, and jitter apart unless a seed was set.
 #[tokio::test(start_paused = true)]
-async fn circuits_made_from_one_configured_layer_jitter_apart() {
+async fn layers_cloned_and_configured_further_have_different_jitter() {
     let wait = |layer: CircuitBreakerLayer| {
         let handle = layer.handle();
         for _ in 0..3 {

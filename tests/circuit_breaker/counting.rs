@@ -15,7 +15,7 @@ use crate::support::{
 
 /// Case 14.
 #[tokio::test(start_paused = true)]
-async fn consecutive_means_consecutive() {
+async fn a_success_ends_the_streak() {
     for threshold in [2, 3, 5] {
         let layer = CircuitBreakerLayer::new().failure_threshold(threshold);
         let handle = layer.handle();
@@ -36,7 +36,7 @@ async fn consecutive_means_consecutive() {
 
 /// Case 14.
 #[tokio::test(start_paused = true)]
-async fn a_million_successes_buy_no_extra_failure() {
+async fn a_million_successes_allow_no_extra_failure() {
     let layer = CircuitBreakerLayer::new();
     let handle = layer.handle();
     for _ in 0..1_000_000 {
@@ -423,7 +423,7 @@ fn succeed_once(handle: &CircuitBreakerHandle) {
 /// Counts are exact: a rate is reached by the very failures that it is made of, whatever becomes
 /// of the fraction in binary.
 #[test]
-fn a_failure_rate_is_reached_by_exactly_its_part_of_the_calls() {
+fn a_failure_rate_is_reached_at_its_exact_count_in_any_window() {
     for calls in [1, 3, 7, 20, 50, 100, 365] {
         for failures in 1..=calls {
             let fraction = f64::from(failures) / f64::from(calls);

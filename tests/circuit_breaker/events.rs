@@ -46,7 +46,7 @@ async fn a_refused_call_notices_that_the_lease_is_over_and_asking_does_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_history_of_an_outage_is_told_in_order() {
+async fn the_events_of_an_outage_come_in_order() {
     let recorder = Recorder::new();
     let layer = CircuitBreakerLayer::new()
         .name("search")
@@ -151,7 +151,7 @@ async fn the_history_of_an_outage_is_told_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_layer_that_only_observes_tells_what_it_would_have_done() {
+async fn a_layer_that_only_observes_reports_what_it_would_have_done() {
     let told = Recorder::new();
     let tool = Tool::new();
     let layer = CircuitBreakerLayer::new()
@@ -189,7 +189,7 @@ async fn a_layer_that_only_observes_tells_what_it_would_have_done() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn evictions_of_the_unclean_and_unguarded_calls_are_told() {
+async fn evictions_of_unclean_circuits_and_unguarded_calls_are_reported() {
     let told = Recorder::new();
     let layer = CircuitBreakerLayer::new()
         .name("tools")

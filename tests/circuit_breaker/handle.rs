@@ -119,7 +119,7 @@ async fn a_permit_outlives_its_handle_and_its_layer() {
 // ===== pins and resets =====
 
 #[tokio::test(start_paused = true)]
-async fn a_pinned_circuit_stays_open_until_it_is_reset_whatever_comes() {
+async fn a_pinned_circuit_stays_open_until_it_is_reset() {
     let tool = Tool::new();
     let layer = CircuitBreakerLayer::new();
     let handle = layer.handle();
@@ -232,7 +232,7 @@ async fn a_reset_while_closed_makes_calls_in_flight_stale() {
 // ===== snapshots =====
 
 #[tokio::test(start_paused = true)]
-async fn a_snapshot_tells_the_circuit_as_it_is_now() {
+async fn a_snapshot_shows_the_circuit_as_it_is_now() {
     let handle = CircuitBreakerLayer::new().success_threshold(2).handle();
     let at = |state, due, streak, time_left, trips, last| {
         let seen = handle.snapshot();

@@ -41,7 +41,7 @@ async fn many_keys_that_succeed_push_out_no_circuit_that_is_live() {
 
 /// Case 11: a call in flight pins its key, and so do a probe's lease and a pin by hand.
 #[tokio::test(start_paused = true)]
-async fn what_is_live_keeps_its_circuit() {
+async fn a_live_circuit_is_not_evicted() {
     let layer = CircuitBreakerLayer::new()
         .failure_threshold(2)
         .per_key(|ask: &Ask| ask.name.as_str(), 5);
@@ -91,7 +91,7 @@ async fn what_is_live_keeps_its_circuit() {
 
 /// Of those that may go, the clean go first, then the least recently used of the others.
 #[tokio::test(start_paused = true)]
-async fn the_clean_and_idle_go_first_and_the_least_recently_used_of_them() {
+async fn clean_idle_circuits_are_evicted_first_least_recently_used_first() {
     let told = Recorder::new();
     let layer = CircuitBreakerLayer::new()
         .observe(told.clone())
@@ -162,7 +162,7 @@ async fn a_model_that_is_down_never_refuses_its_neighbour() {
 
 /// Case 47.
 #[tokio::test(start_paused = true)]
-async fn a_store_full_of_the_dead_guards_the_next_key_after_their_cooldowns() {
+async fn a_store_full_of_open_circuits_guards_the_next_key_after_their_cooldowns() {
     let told = Recorder::new();
     let layer = CircuitBreakerLayer::new()
         .observe(told.clone())
@@ -333,7 +333,7 @@ async fn the_keyed_handle_moves_one_key_at_a_time() {
 /// A circuit that was forgotten is over: what its calls still say is not told as if it were of the
 /// one that took its place.
 #[tokio::test(start_paused = true)]
-async fn a_forgotten_circuit_tells_of_no_more_transitions() {
+async fn a_forgotten_circuit_reports_no_more_transitions() {
     let told = Recorder::new();
     let layer = CircuitBreakerLayer::new()
         .failure_threshold(1)
@@ -486,7 +486,7 @@ async fn a_keyed_layer_that_is_applied_once_per_request_still_trips() {
 
 /// No call ran: there is no unguarded one to tell of.
 #[test]
-fn pinning_a_key_that_finds_no_room_tells_of_no_call() {
+fn pinning_a_key_that_finds_no_room_reports_no_unguarded_call() {
     let events = Recorder::new();
     let handle = CircuitBreakerLayer::new()
         .observe(events.clone())

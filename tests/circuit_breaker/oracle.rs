@@ -121,7 +121,7 @@ fn asked_a_thousand_times(handle: &CircuitBreakerHandle) -> Result<(), TestCaseE
     Ok(())
 }
 
-async fn looking_changes_nothing(
+async fn questions_change_nothing(
     steps: &[Step],
     rule: Cancelled,
     rate: bool,
@@ -174,6 +174,6 @@ proptest::proptest! {
         rule in 0..CANCELLED.len(),
         rate in any::<bool>(),
     ) {
-        paused(looking_changes_nothing(&steps, CANCELLED[rule], rate))?;
+        paused(questions_change_nothing(&steps, CANCELLED[rule], rate))?;
     }
 }

@@ -379,7 +379,7 @@ async fn a_late_neutral_result_moves_nothing() {
 
 /// Case 16.
 #[tokio::test(start_paused = true)]
-async fn several_successes_asked_for_are_probes_one_after_the_other() {
+async fn a_success_threshold_needs_that_many_probes_one_after_the_other() {
     for wanted in [1_u32, 2, 3, 7] {
         let tool = Tool::new();
         let layer = CircuitBreakerLayer::new()
@@ -452,7 +452,7 @@ fn fail_times(handle: &CircuitBreakerHandle, times: u32) {
 // ===== results =====
 
 #[test]
-fn neither_neutral_nor_released_probes_end_the_row_of_successes_asked_for() {
+fn neutral_and_released_probes_keep_the_count_of_successful_probes() {
     let handle = CircuitBreakerLayer::new()
         .failure_threshold(1)
         .recovery_duration(Duration::ZERO)

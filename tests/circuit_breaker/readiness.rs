@@ -87,7 +87,7 @@ async fn no_inner_service_is_called_that_was_not_polled_ready() {
 /// Polled while open, called when due: to come again at once, and not to stay away for as long as
 /// it would have been.
 #[tokio::test(start_paused = true)]
-async fn a_service_polled_while_open_and_called_when_due_is_told_to_come_again_at_once() {
+async fn a_service_polled_while_open_and_called_when_due_is_refused_with_no_wait() {
     for polled_before in [NS, Duration::from_millis(1), secs(1) - NS] {
         let layer = CircuitBreakerLayer::new();
         let mut service = layer.layer(Tool::new());

@@ -17,7 +17,7 @@ use crate::support::{
 
 /// Case 20.
 #[tokio::test(start_paused = true)]
-async fn a_refusal_tells_exactly_what_is_left_and_what_failed_last() {
+async fn a_refusal_has_the_exact_time_left_and_the_last_failure() {
     for (answer, kind) in [
         (status(503), FailureKind::Transient),
         (busy_for(secs(1)), FailureKind::RateLimited),
@@ -73,7 +73,7 @@ async fn a_refusal_tells_exactly_what_is_left_and_what_failed_last() {
 
 /// Case 20.
 #[tokio::test(start_paused = true)]
-async fn a_pinned_circuit_knows_no_time() {
+async fn a_pinned_circuit_refuses_without_a_time() {
     let layer = CircuitBreakerLayer::new();
     layer.handle().force_open();
     let mut service = layer.layer(Tool::new());
@@ -153,7 +153,7 @@ async fn a_refusal_is_found_again_through_a_chain_of_sources() {
 
 /// The three stock policies; the error type of the last two is the service's own.
 #[tokio::test(start_paused = true)]
-async fn a_refusal_becomes_what_the_policy_makes_of_it() {
+async fn the_policy_decides_what_a_refusal_becomes() {
     #[derive(Debug, PartialEq)]
     enum Mine {
         Own,
@@ -287,7 +287,7 @@ async fn a_retry_outside_stops_at_a_refusal() {
 
 /// Case 44, the breaker's half.
 #[tokio::test(start_paused = true)]
-async fn a_tool_that_is_refused_again_and_again_is_as_if_nobody_had_asked() {
+async fn refusals_change_nothing_however_many_there_are() {
     let tool = Tool::new();
     let layer = CircuitBreakerLayer::new();
     let handle = layer.handle();

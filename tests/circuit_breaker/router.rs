@@ -134,8 +134,7 @@ async fn a_substitutes_own_circuit_gets_its_verdicts() {
 
 /// Case 46: all refuse.
 #[tokio::test(start_paused = true)]
-async fn when_all_refuse_there_is_one_refusal_that_names_the_tool_asked_for_and_the_shortest_wait()
-{
+async fn if_all_refuse_the_refusal_names_the_requested_tool_and_the_shortest_wait() {
     let names = ["search", "mirror", "second"];
     for shortest in names {
         let told = Recorder::new();

@@ -200,7 +200,7 @@ async fn a_probe_counts_until_its_lease_ends_and_not_at_the_end() {
 
 /// Case 45.
 #[tokio::test(start_paused = true)]
-async fn calls_from_an_old_life_change_nothing_in_the_new_one() {
+async fn calls_from_before_a_reset_change_nothing() {
     for outcome in [503, 402, 429] {
         let layer = CircuitBreakerLayer::new().classify(by_status);
         let handle = layer.handle();

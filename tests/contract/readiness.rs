@@ -105,7 +105,7 @@ async fn a_call_that_nobody_polled_ready_is_refused_and_takes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_nobody_polled_ready_over_an_open_circuit_is_told_of_the_circuit() {
+async fn a_call_that_was_not_polled_ready_is_refused_with_the_open_circuit_as_its_reason() {
     let site = Arc::new(Site::default());
     let layer = CircuitBreakerLayer::new();
     let handle = layer.handle();
@@ -192,7 +192,7 @@ async fn a_circuit_that_was_reset_after_poll_ready_refuses_with_not_ready() {
 /// A wait told to a caller is what is left, at `poll_ready` or at the call; never a sum of the
 /// two.
 #[tokio::test(start_paused = true)]
-async fn a_held_answer_never_tells_a_longer_wait_than_is_left() {
+async fn a_held_answer_never_has_a_longer_wait_than_is_left() {
     let layer = CircuitBreakerLayer::new();
     let handle = layer.handle();
 
@@ -577,7 +577,7 @@ async fn a_circuit_that_only_observes_passes_readiness_through_and_calls_nobody_
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_readied_while_closed_may_be_the_probe_of_a_later_opening() {
+async fn a_service_readied_while_closed_may_send_the_probe_of_a_later_opening() {
     let site = Arc::new(Site::default());
     let layer = CircuitBreakerLayer::new();
     let handle = layer.handle();
@@ -592,7 +592,7 @@ async fn what_was_readied_while_closed_may_be_the_probe_of_a_later_opening() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_readied_and_refused_is_not_called_until_it_is_polled_again() {
+async fn a_service_that_was_readied_and_refused_is_not_called_until_it_is_polled_again() {
     let site = Arc::new(Site::default());
     let layer = CircuitBreakerLayer::new();
     let handle = layer.handle();

@@ -44,7 +44,7 @@ fn waits_on(service: &mut Waiting) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_trip_wakes_those_who_wait_and_they_are_refused() {
+async fn a_trip_wakes_waiting_callers_and_they_are_refused() {
     let layer = CircuitBreakerLayer::new();
     let (mut service, mut inner) = waiting(&layer);
     trip(&layer.handle());
@@ -53,7 +53,7 @@ async fn a_trip_wakes_those_who_wait_and_they_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_trip_by_another_callers_results_wakes_those_who_wait() {
+async fn a_trip_by_another_callers_results_wakes_waiting_callers() {
     let site = Arc::new(Site::default());
     let layer = CircuitBreakerLayer::new();
     let (mut service, _inner) = waiting(&layer);
@@ -76,7 +76,7 @@ async fn a_trip_by_another_callers_results_wakes_those_who_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pinning_it_open_wakes_those_who_wait_and_they_are_refused() {
+async fn pinning_the_circuit_open_wakes_waiting_callers_and_they_are_refused() {
     let layer = CircuitBreakerLayer::new();
     let (mut service, _inner) = waiting(&layer);
     layer.handle().force_open();
@@ -84,7 +84,7 @@ async fn pinning_it_open_wakes_those_who_wait_and_they_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_callers_probe_wakes_those_who_wait_at_a_due_circuit() {
+async fn another_callers_probe_wakes_waiting_callers_of_a_due_circuit() {
     let layer = CircuitBreakerLayer::new();
     let handle = layer.handle();
     trip(&handle);
@@ -136,7 +136,7 @@ async fn a_probe_that_came_and_went_before_the_poll_is_not_missed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reset_wakes_those_who_wait_and_they_wait_on() {
+async fn a_reset_wakes_waiting_callers_and_they_wait_on() {
     let layer = CircuitBreakerLayer::new();
     let handle = layer.handle();
     let (mut service, _inner) = waiting(&layer);
@@ -168,7 +168,7 @@ async fn a_trip_and_a_reset_between_two_polls_leave_the_caller_waiting() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_of_many_who_wait_is_woken_and_those_who_went_away_are_not_missed() {
+async fn each_of_many_waiting_callers_is_woken_and_those_that_left_do_no_harm() {
     let layer = CircuitBreakerLayer::new();
     let handle = layer.handle();
     let mut all: Vec<_> = (0..100).map(|_| waiting(&layer)).collect();
@@ -207,7 +207,7 @@ async fn a_caller_that_moved_to_another_task_is_woken_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_clone_of_a_caller_that_waits_has_no_part_in_its_place() {
+async fn a_clone_of_a_waiting_caller_does_not_share_its_wait() {
     let layer = CircuitBreakerLayer::new();
     let handle = layer.handle();
     let (service, _inner) = waiting(&layer);
@@ -257,7 +257,7 @@ impl<F: FnMut()> Service<Query> for Meddler<F> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_transition_between_the_question_and_the_wait_is_not_missed() {
+async fn a_transition_between_the_oracles_answer_and_the_wait_is_not_missed() {
     type Move = fn(&CircuitBreakerHandle);
     let moves: [(Move, Reason); 3] = [
         (trip, Reason::CircuitOpen),

@@ -73,7 +73,7 @@ async fn a_reset_wakes_a_caller_that_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pinning_it_open_wakes_a_caller_which_then_waits_without_a_timer() {
+async fn pinning_the_circuit_open_wakes_a_caller_that_then_waits_without_a_timer() {
     let (_, handle, mut service) = open();
     handle.force_open();
     assert!(service.is_woken());
@@ -191,7 +191,7 @@ async fn a_circuit_that_trips_after_poll_ready_refuses_the_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_who_wait_are_woken_when_the_cooldown_ends_and_one_goes() {
+async fn all_waiting_callers_are_woken_when_the_cooldown_ends_and_one_is_let_through() {
     let site = Arc::new(Site::default());
     let layer = CircuitBreakerLayer::new().when_open(WhenOpen::NotReady);
     let handle = layer.handle();

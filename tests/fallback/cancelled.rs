@@ -9,7 +9,7 @@ use tower_breaker::{Cancelled, FallbackLayer};
 use crate::support::models::{DOWN, Does, Model, advance, classify, strikes, turn, turns};
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_turn_says_what_on_cancel_says() {
+async fn a_dropped_turn_has_the_outcome_of_on_cancel() {
     /// What is left of a dropped probe, and of a dropped turn of the backup: whether a probe is
     /// due, its failures, the strikes.
     async fn after(rule: Cancelled, ran: u64, polls: bool) -> (bool, u32, u32) {

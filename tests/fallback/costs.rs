@@ -9,7 +9,7 @@ use tower_breaker::FallbackLayer;
 use crate::support::models::Model;
 
 #[test]
-fn a_healthy_primary_costs_no_clock_and_needs_no_runtime() {
+fn a_healthy_primary_reads_no_clock_and_needs_no_runtime() {
     // Without a runtime a paused clock cannot be; the clock itself is counted in the library's own
     // tests.
     let layer = FallbackLayer::new("primary").backup("a", Model::new("a"));

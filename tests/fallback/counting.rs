@@ -12,7 +12,7 @@ use crate::support::models::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn case_26_who_gets_the_strike() {
+async fn case_26_a_strike_goes_to_the_model_that_served() {
     let models = Models::new();
     let layer = models.layer();
     let (service, handle) = (layer.layer(models.primary.clone()), layer.handle());
@@ -63,7 +63,7 @@ async fn case_26_who_gets_the_strike() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn case_30_spent_stays_remembered() {
+async fn case_30_a_spent_entry_stays_spent() {
     let models = Models::new();
     let layer = models.layer();
     let (service, handle) = (layer.layer(models.primary.clone()), layer.handle());
@@ -96,7 +96,7 @@ async fn case_30_spent_stays_remembered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn case_34_which_results_move_on() {
+async fn case_34_each_kind_of_result_has_its_documented_effect() {
     for (does, state, consecutive) in [
         (DOWN, FallbackState::Primary, 1),
         (rate_limited(1), FallbackState::Primary, 1),

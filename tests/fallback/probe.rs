@@ -12,7 +12,7 @@ use super::fixture::{Models, trip};
 use crate::support::models::{DOWN, Does, Model, advance, classify, turn, turns};
 
 #[tokio::test(start_paused = true)]
-async fn case_24_back_to_the_primary() {
+async fn case_24_a_successful_probe_goes_back_to_the_primary() {
     let models = Models::new();
     let layer = models.layer();
     let (service, handle) = (layer.layer(models.primary.clone()), layer.handle());

@@ -224,7 +224,7 @@ async fn a_readiness_error_of_a_backup_is_its_strike() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_primary_readied_that_has_tripped_is_not_called_and_a_clone_of_the_backup_is_readied() {
+async fn a_readied_primary_that_trips_is_not_called_and_a_clone_of_the_backup_is_readied() {
     let mut mocks = mocks(|layer| layer);
     let mut readied = task::spawn(mocks.service.clone());
     assert_ready_ok!(readied.enter(|cx, mut service| service.poll_ready(cx)));
@@ -244,7 +244,7 @@ async fn a_primary_readied_that_has_tripped_is_not_called_and_a_clone_of_the_bac
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_primary_readied_for_a_probe_that_another_took_is_neither_a_second_probe_nor_refused() {
+async fn a_turn_whose_probe_another_turn_took_goes_to_the_chain() {
     let mut mocks = mocks(|layer| layer);
     trip_mocks(&mut mocks).await;
     advance(60).await;

@@ -91,7 +91,7 @@ async fn case_35_last_resort() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_becomes_what_the_policy_makes_of_it() {
+async fn the_policy_decides_what_a_refusal_becomes() {
     #[derive(Debug)]
     enum Mine {
         Refused(Reason),

@@ -10,7 +10,7 @@ use super::fixture::{Models, Text, pair};
 use crate::support::models::{DOWN, Does, Model, ModelError, NEUTRAL, classify, strikes, turn};
 
 #[tokio::test(start_paused = true)]
-async fn case_31_an_answer_that_was_given_is_not_taken_back() {
+async fn case_31_a_turn_does_not_go_on_after_an_answer() {
     // The head of a stream is a success, and the turn's result: nothing goes on from it.
     let models = Models::new();
     let layer = models.layer().same_turn(|req: &String| Some(req.clone()));

@@ -225,7 +225,7 @@ async fn a_head_that_failed_or_says_nothing_is_judged_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_recorded_twice_and_a_body_that_is_over_stays_over() {
+async fn a_verdict_is_recorded_once_and_an_ended_body_stays_ended() {
     let server = Server::default();
     let layer = CircuitBreakerLayer::new()
         .failure_threshold(10)
@@ -257,7 +257,7 @@ async fn nothing_is_recorded_twice_and_a_body_that_is_over_stays_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_has_given_all_it_announced_has_ended_though_nobody_asks() {
+async fn a_body_that_has_given_its_announced_length_has_ended_even_if_it_is_not_polled_again() {
     // As a server does that writes a response with a `Content-Length`.
     let layer = breaker().on_cancel(Cancelled::Failure).judge(EndOfBody);
     let circuit = layer.handle();
@@ -339,7 +339,7 @@ async fn a_body_that_panics_has_failed_and_an_inspector_that_panics_has_cancelle
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_inspects_gives_the_verdict_before_the_end_and_the_rest_passes() {
+async fn an_inspector_may_give_the_verdict_before_the_end_and_the_rest_passes() {
     let server = Server::default();
     let layer = breaker().judge(EndOfBody.inspect(ErrorEvents::new()));
     let circuit = layer.handle();
@@ -423,7 +423,7 @@ async fn trailers_are_seen_and_pass_through() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_who_leaves_trailers_that_have_to_come_has_gone_away() {
+async fn a_reader_who_leaves_before_required_trailers_cancels_the_call() {
     for (rule, streak) in [(Cancelled::Ignore, 0), (Cancelled::Failure, 1)] {
         let layer = CircuitBreakerLayer::new()
             .on_cancel(rule)
@@ -639,7 +639,7 @@ async fn a_fallbacks_probe_is_out_until_its_body_ends_and_lives_by_its_frames() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_whose_body_is_dropped_says_what_the_rule_says_of_whoever_served_it() {
+async fn a_turn_whose_body_is_dropped_has_the_outcome_of_on_cancel() {
     for (rule, failed) in [
         (Cancelled::Ignore, false),
         (Cancelled::Release, false),
@@ -813,7 +813,7 @@ async fn a_tripwires_probe_that_is_dropped_in_its_body_re_arms_by_refusals() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_tripwire_compares_is_the_answer_as_it_came() {
+async fn a_tripwire_compares_the_response_before_it_wraps_the_body() {
     let server = Server::default();
     let layer = TripwireLayer::new()
         .max_turns(100)
@@ -862,7 +862,7 @@ async fn a_stack_of_all_three_judges_one_body_at_its_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_type_that_cannot_be_stays_as_it_is() {
+async fn an_infallible_error_type_stays_infallible() {
     let mut stack = breaker()
         .refuse_with(|_: Request<()>, _| {
             Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
@@ -897,8 +897,7 @@ async fn a_body_shows_its_permit_until_the_verdict() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn taking_the_inner_body_out_is_the_end_of_a_body_that_has_ended_and_a_dropped_call_otherwise()
- {
+async fn taking_out_the_inner_body_is_a_dropped_call_unless_the_body_has_ended() {
     // What the inner body says of its end, and the streak after it was taken out.
     for (says, streak) in [(Says::Nothing, 2), (Says::Length(3), 0)] {
         let server = Server::default();

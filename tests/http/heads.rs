@@ -178,7 +178,7 @@ async fn a_date_alone_is_measured_by_the_systems_clock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limits_reset_is_heeded_for_a_rate_limit_alone() {
+async fn a_limits_reset_counts_for_a_rate_limit_alone() {
     let spent = [
         ("x-ratelimit-remaining-requests", "59"),
         ("x-ratelimit-reset-requests", "4m0s"),
@@ -600,7 +600,7 @@ where
 }
 
 #[tokio::test(start_paused = true)]
-async fn twelve_statuses_and_what_they_do() {
+async fn twelve_statuses_have_the_documented_effects() {
     for (status, any, model) in TABLE {
         let (new, models) = (StatusClassifier::new, StatusClassifier::models);
         assert_eq!(breaker(new(), status).await, any, "{status}");
@@ -644,7 +644,7 @@ async fn a_fatal_status_trips_and_spends_an_entry_at_once() {
 
 /// The hint of a primary's response lengthens its cooldown; a backup's moves nothing.
 #[tokio::test(start_paused = true)]
-async fn a_fallback_heeds_the_hint_of_its_primary_alone() {
+async fn only_the_hint_of_the_primary_lengthens_a_fallbacks_cooldown() {
     let (handle, mut service) = fallback(StatusClassifier::models());
     for _ in 0..3 {
         let limited = response(429, &[("retry-after", "90")]);
@@ -660,7 +660,7 @@ async fn a_fallback_heeds_the_hint_of_its_primary_alone() {
 /// Case 32, as HTTP has it: the preset for models takes the refusals of a breaker further inside
 /// for failed turns, the other takes them for nothing.
 #[tokio::test(start_paused = true)]
-async fn a_model_that_is_refused_did_not_answer() {
+async fn a_refusal_of_a_breaker_inside_is_a_failed_turn_for_the_model_preset() {
     async fn turns<E>(classifier: StatusClassifier<E>) -> (FallbackState, State)
     where
         StatusClassifier<E>: Classify<Response<String>, BoxError> + Clone,
@@ -707,7 +707,7 @@ async fn a_changed_table_decides() {
 
 /// Errors are another matter than statuses, and any error type will do.
 #[tokio::test(start_paused = true)]
-async fn errors_are_failures_unless_somebody_else_judges_them() {
+async fn errors_are_failures_unless_another_classifier_judges_them() {
     struct Mistake;
     type Answer = Result<Response<()>, Mistake>;
     let layer = CircuitBreakerLayer::new()

@@ -30,7 +30,7 @@ use crate::pipe::{Piped, SECOND, Says, Server, Step, breaker, call, panics, read
 // ===== where a body ends =====
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_gave_its_trailers_has_ended_though_nobody_asks() {
+async fn a_body_that_gave_its_trailers_has_ended_even_if_it_is_not_polled_again() {
     let server = Server::default();
     let layer = breaker().on_cancel(Cancelled::Failure).judge(EndOfBody);
     let circuit = layer.handle();
@@ -52,7 +52,8 @@ async fn a_body_that_gave_its_trailers_has_ended_though_nobody_asks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_has_ended_since_its_last_frame_has_ended_though_nobody_asks() {
+async fn a_body_that_reports_its_end_after_the_last_frame_has_ended_even_if_it_is_not_polled_again()
+{
     for (says, state) in [
         (Says::Ended, State::Closed),
         (Says::Left(0), State::Closed),
@@ -108,7 +109,7 @@ async fn a_probe_whose_body_a_server_writes_with_trailers_closes_the_circuit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_lies_about_its_length_is_judged_by_what_it_does() {
+async fn a_body_that_lies_about_its_length_is_judged_by_its_frames() {
     for says in [Says::Left(0), Says::Left(3), Says::Left(u64::MAX)] {
         for (last, state) in [(None, State::Closed), (Some(Step::Error), State::Open)] {
             let server = Server::default();
@@ -157,7 +158,7 @@ impl Inspect<Bytes> for Waits {
 }
 
 #[tokio::test(start_paused = true)]
-async fn trailers_that_do_not_say_what_they_have_to_are_a_failure_though_nobody_reads_on() {
+async fn trailers_without_the_required_status_are_a_failure_even_if_nobody_reads_on() {
     for says in [Says::Nothing, Says::Left(0)] {
         let server = Server::default();
         let layer = breaker().judge(EndOfBody.inspect(Waits));
@@ -181,7 +182,7 @@ async fn trailers_that_do_not_say_what_they_have_to_are_a_failure_though_nobody_
 // ===== panics =====
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_panics_when_it_is_asked_about_has_failed_and_its_call_panics() {
+async fn a_body_that_panics_when_asked_for_its_end_has_failed_and_its_call_panics() {
     let server = Server::default();
     let layer = breaker().judge(EndOfBody);
     let circuit = layer.handle();
@@ -193,7 +194,7 @@ async fn a_body_that_panics_when_it_is_asked_about_has_failed_and_its_call_panic
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_is_dropped_panics_of_nothing_that_it_is_asked_and_is_a_dropped_call() {
+async fn a_dropped_body_that_panics_when_asked_is_a_dropped_call_without_a_panic() {
     for says in [Says::Panics, Says::PanicsOfSize] {
         let server = Server::default();
         let layer = breaker().on_cancel(Cancelled::Failure).judge(EndOfBody);
@@ -279,7 +280,7 @@ impl Inspect<Bytes> for Panics {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_inspects_and_panics_cancels_the_call_wherever_that_is() {
+async fn an_inspector_that_panics_anywhere_cancels_the_call() {
     for place in ["head", "frame", "end", "clone"] {
         for says in [Says::Nothing, Says::Left(0), Says::Ended] {
             let server = Server::default();
@@ -345,7 +346,7 @@ async fn a_body_that_has_to_stay_pinned_is_judged_as_any_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_permit_goes_with_its_body_through_whatever_wraps_it() {
+async fn a_permit_stays_with_its_body_inside_any_wrapper() {
     let server = Server::default();
     let layer = CircuitBreakerLayer::new()
         .failure_threshold(100)
@@ -407,7 +408,7 @@ async fn a_probe_whose_body_is_leaked_has_failed_when_its_lease_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_layer_of_a_stack_has_its_own_word_on_one_body() {
+async fn each_layer_of_a_stack_judges_the_same_body_for_itself() {
     let server = Server::default();
     let breaker = breaker().judge(EndOfBody);
     let fallback = FallbackLayer::new("gpt-5").judge(EndOfBody.inspect(ErrorEvents::new()));
@@ -438,7 +439,7 @@ async fn each_layer_of_a_stack_has_its_own_word_on_one_body() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_inspector_remembers_is_of_its_own_response() {
+async fn an_inspector_remembers_only_its_own_response() {
     let server = Server::default();
     let frames = Cell::new(0);
     let layer = CircuitBreakerLayer::new().judge(EndOfBody.inspect(move |_: &Frame<Bytes>| {
@@ -568,7 +569,7 @@ async fn a_body_that_streams_says_nothing_of_a_key_that_was_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_waits_for_an_open_circuit_waits_as_long_as_its_probe_shows_signs_of_life() {
+async fn a_caller_of_an_open_circuit_waits_while_the_probe_renews_its_lease() {
     for clean in [true, false] {
         let server = Server::default();
         let layer = breaker().when_open(WhenOpen::NotReady).judge(EndOfBody);
@@ -684,7 +685,7 @@ async fn a_call_that_is_only_observed_carries_no_permit_into_its_body() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_classifier_may_say_what_it_likes_of_heads_and_errors() {
+async fn a_classifier_may_give_any_outcome_to_heads_and_errors() {
     let server = Server::default();
     let layer = breaker()
         .on_cancel(Cancelled::Failure)
@@ -767,7 +768,7 @@ async fn an_answer_that_a_turn_moves_on_from_is_dropped_and_counts_once_at_each_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_is_told_of_when_its_body_ends_and_a_late_one_as_late() {
+async fn a_turn_is_reported_when_its_body_ends_and_as_late_if_it_is_late() {
     let (primary, backup) = (Server::default(), Server::default());
     let told = Arc::new(Mutex::new(Vec::new()));
     let events = Arc::clone(&told);

@@ -45,7 +45,7 @@ fn soft(_: Ask, refusal: Refusal) -> Result<Answer, BoxError> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_layer_that_is_told_when_to_judge_takes_every_setter_afterwards() {
+async fn a_layer_takes_every_setter_after_judge() {
     let breaker = CircuitBreakerLayer::new()
         .judge(EndOfBody)
         .name("search")
@@ -109,7 +109,7 @@ async fn a_layer_that_is_told_when_to_judge_takes_every_setter_afterwards() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_word_about_when_to_judge_holds_and_the_head_changes_nothing() {
+async fn the_last_judge_holds_and_head_keeps_the_response_type() {
     let layer = CircuitBreakerLayer::new().judge(EndOfBody).judge(Head);
     let service = ServiceBuilder::new().layer(layer).service_fn(model);
     let response: Answer = service.oneshot(Ask::default()).await.unwrap();
@@ -135,7 +135,7 @@ fn by_function(frame: &Frame<Bytes>) -> Option<Outcome> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_inspects_may_be_a_closure_a_function_or_a_type() {
+async fn an_inspector_may_be_a_closure_a_function_or_a_type() {
     async fn inspected<I: Inspect<Bytes> + Clone>(by: I) {
         let judge: InspectBody<I> = EndOfBody.inspect(by);
         let layer = CircuitBreakerLayer::new().judge(judge);

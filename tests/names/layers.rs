@@ -145,7 +145,7 @@ async fn a_fence_takes_every_setter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_plain_fence_tells_why() {
+async fn the_plain_fence_gives_its_reason() {
     let layer = TripwireLayer::new().observe_only();
     let _: TripwireHandle = layer.handle();
     let layer = TripwireLayer::new().max_turns(1);

@@ -371,7 +371,7 @@ fn guarded_typed(handle: &CircuitBreakerHandle) -> Result<(), ToolError> {
 }
 
 #[test]
-fn a_handle_is_used_without_a_word_about_its_results() {
+fn the_results_of_a_handle_may_be_ignored() {
     let handle = CircuitBreakerLayer::new().failure_threshold(10).handle();
     assert_eq!(guarded(&handle).unwrap(), 42);
     guarded_typed(&handle).unwrap();
@@ -523,7 +523,7 @@ async fn substitutes_are_written_in_any_form_of_text() {
 // ===== words =====
 
 #[test]
-fn refusals_are_found_in_whatever_holds_them() {
+fn refusals_are_found_in_each_kind_of_error() {
     let handle = CircuitBreakerLayer::new().name("search").handle();
     handle.force_open();
     let refusal = handle.try_acquire().unwrap_err();
@@ -545,7 +545,7 @@ fn refusals_are_found_in_whatever_holds_them() {
 }
 
 #[test]
-fn words_are_matched_compared_and_displayed() {
+fn shared_types_are_matched_compared_and_displayed() {
     const HINTED: Failure = Failure::rate_limited().with_retry_after(SECOND);
     for failure in [Failure::transient(), Failure::fatal(), HINTED] {
         let outcome = Outcome::from(failure);

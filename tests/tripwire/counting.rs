@@ -132,7 +132,7 @@ async fn an_error_of_any_type_counts() {
 // ===== 41: turns and calls =====
 
 #[tokio::test]
-async fn twenty_parallel_calls_of_one_turn_are_one_turn_only_where_turns_are_told() {
+async fn twenty_parallel_calls_of_one_turn_spend_one_turn_if_the_layer_reads_turns() {
     let plain = TripwireLayer::new().max_turns(100).identical_limit(100);
     let tool = Tool::default();
     join_all((0..20).map(|_| plain.layer(tool.clone()).oneshot(search(1)))).await;

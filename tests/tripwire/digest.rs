@@ -49,7 +49,7 @@ async fn the_same_call_in_three_key_orders_with_three_ids_is_refused_at_its_thir
 }
 
 #[test]
-fn what_is_equal_as_json_is_equal_and_what_is_not_is_not() {
+fn values_have_equal_digests_exactly_if_they_are_equal_as_json() {
     let classes = [
         vec![json!(null)],
         vec![json!(true)],
@@ -123,7 +123,7 @@ fn integers_of_128_bits_are_exact_too() {
 }
 
 #[test]
-fn what_is_no_number_is_null_and_panics_nobody() {
+fn nan_and_infinity_are_null_and_cause_no_panic() {
     for value in [f64::NAN, -f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
         assert_eq!(digest(&value), digest(&()));
         assert_eq!(digest(&vec![value]), digest(&json!([null])));
@@ -286,7 +286,7 @@ fn everything() -> Everything {
 }
 
 #[test]
-fn whatever_is_serialisable_is_digested_as_the_json_that_it_becomes() {
+fn a_serialisable_value_is_digested_as_its_json() {
     let typed = everything();
     let value = serde_json::to_value(&typed).unwrap();
     for json in [
@@ -415,7 +415,7 @@ fn a_depth_of_ten_thousand_overflows_no_stack_and_is_one_fixed_value_past_the_li
 }
 
 #[test]
-fn wrappers_that_leave_no_trace_overflow_no_stack_either() {
+fn deeply_nested_wrappers_without_json_of_their_own_overflow_no_stack() {
     #[derive(Serialize)]
     struct Link(Option<Box<Link>>);
     let mut chain = Link(None);
@@ -558,7 +558,7 @@ proptest! {
     }
 
     #[test]
-    fn leaving_out_and_never_having_been_there_are_the_same(tree in tree(), value in leaf()) {
+    fn a_field_left_out_and_a_field_absent_give_the_same_digest(tree in tree(), value in leaf()) {
         let json = JsonDigest::new().without("volatile");
         let mut more = tree.clone();
         fn strew(tree: &mut Tree, value: &Value) {

@@ -40,7 +40,7 @@ async fn a_listener_may_call_back_and_transitions_come_in_order() {
 }
 
 #[tokio::test]
-async fn late_verdicts_and_probes_are_told() {
+async fn late_verdicts_and_probes_are_reported() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&seen);
     let layer =

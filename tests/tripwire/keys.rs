@@ -89,7 +89,7 @@ async fn a_million_sessions_take_no_more_room_than_a_thousand_and_live_ones_are_
 }
 
 #[tokio::test]
-async fn sessions_are_apart_and_named_and_forgotten_by_hand() {
+async fn each_session_has_its_own_named_fence_and_can_be_forgotten_by_hand() {
     #[derive(Clone, Hash)]
     struct Ask {
         session: String,

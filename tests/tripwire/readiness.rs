@@ -46,8 +46,7 @@ impl Service<Call> for Strict {
 }
 
 #[tokio::test]
-async fn where_any_call_would_be_refused_a_service_that_is_never_ready_does_not_hold_up_the_answer()
-{
+async fn a_refusal_does_not_wait_for_an_inner_service_that_is_never_ready() {
     let layer = TripwireLayer::new().max_turns(9);
     let handle = layer.handle();
     let inner = Strict::default();

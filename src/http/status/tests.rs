@@ -19,7 +19,7 @@ fn hinting(all: &[(&'static str, &str)]) -> HeaderMap {
 }
 
 #[test]
-fn every_status_says_what_the_table_says() {
+fn every_status_has_the_outcome_of_the_table() {
     for code in 100..=999 {
         let any = match code {
             100..=399 => Success,

@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_keeps_what_it_was_told() {
+    fn a_refusal_keeps_its_name_wait_and_failure() {
         let refusal = Refusal::breaker(Reason::CircuitOpen)
             .with_name(Some(Name::Static("search")))
             .with_retry_after(Some(Duration::from_secs(20)))
