@@ -1,7 +1,7 @@
 //! Verdicts at the end of a body, as users of the layers see them. Cases 2, 10, 31 and 33 of the
 //! field.
 
-#![allow(clippy::unchecked_time_subtraction)] // A test that goes below zero is to panic.
+#![allow(clippy::unchecked_time_subtraction)] // A test panics below zero.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
