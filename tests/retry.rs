@@ -1,4 +1,4 @@
-//! `retry::SkipRefusals`: an open circuit stops the ladder, and nothing else does.
+//! `retry::SkipRefusals`: an open circuit stops the retries, and nothing else does.
 
 #![cfg(feature = "retry")]
 
@@ -28,7 +28,7 @@ impl fmt::Display for Down {
 
 impl std::error::Error for Down {}
 
-/// Five attempts in all, a second apart, and a count of the results that it was asked about.
+/// Five attempts in all, a second apart. Counts the results that it was asked about.
 #[derive(Clone, Default)]
 struct Five {
     failed: usize,
@@ -223,7 +223,7 @@ async fn a_refusal_that_is_the_error_type_itself_is_recognised() {
     let refusal: Refusal = ask(&mut service).await.unwrap_err();
     assert_eq!(refusal.reason(), Reason::ForcedOpen);
     assert_eq!((site.calls(), asked.load(Ordering::SeqCst)), (0, 0));
-    // A refusal from further inside is one too.
+    // A refusal from further inside is a refusal too.
     handle.reset();
     assert!(ask(&mut service).await.is_err());
     assert_eq!((site.calls(), asked.load(Ordering::SeqCst)), (1, 0));
@@ -257,8 +257,8 @@ impl std::error::Error for Mine {
     }
 }
 
-/// The documented limit: a typed error that hides a refusal in its `source()` is the policy's to
-/// recognise.
+/// The documented limit: if a typed error hides a refusal in its `source()`, the policy itself
+/// must recognise it.
 #[tokio::test(start_paused = true)]
 async fn a_typed_error_that_hides_a_refusal_is_not_recognised_until_it_is_boxed() {
     for is_boxed in [false, true] {
@@ -321,7 +321,7 @@ async fn a_refusal_is_found_anywhere_in_a_boxed_errors_chain_of_sources() {
         .service(service_fn(move |_: &'static str| tool.answer(Down)));
     let err = ask(&mut service).await.unwrap_err();
     assert_eq!(reason(&err), Some(Reason::CircuitOpen));
-    // Wrapped errors of the tool were retried all the same.
+    // Wrapped errors of the tool were retried nevertheless.
     assert_eq!((site.calls(), asked.load(Ordering::SeqCst)), (3, 3));
     handle.force_open();
     let err = ask(&mut service).await.unwrap_err();
@@ -329,7 +329,7 @@ async fn a_refusal_is_found_anywhere_in_a_boxed_errors_chain_of_sources() {
     assert_eq!(asked.load(Ordering::SeqCst), 3);
 }
 
-/// A policy that answers errors itself, and asks nothing of its future but that it is one.
+/// A policy that turns errors into answers. Its future has no further bounds.
 #[derive(Clone)]
 struct Softens;
 

@@ -218,7 +218,7 @@ async fn a_late_failure_grows_no_cooldown() {
 /// Case 15.
 #[tokio::test(start_paused = true)]
 async fn keys_that_trip_together_probe_at_different_times() {
-    // The jitter is at most 15 % of 30 s.
+    // The jitter adds at most 15 % of 30 s.
     let cooldowns = |seed: u64| -> Vec<Duration> {
         let handle = CircuitBreakerLayer::new()
             .failure_threshold(1)

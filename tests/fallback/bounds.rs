@@ -1,4 +1,4 @@
-//! What the layer asks of services and requests, and which of its types go to other threads.
+//! The bounds of services and requests, and the types that go to other threads.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -14,8 +14,7 @@ use crate::support::models::{Answer, DOWN, Model, ModelError, classify, turn};
 
 #[tokio::test(start_paused = true)]
 async fn the_primary_and_the_request_need_no_further_bounds() {
-    /// Neither `Clone` nor `Send`, nor is anything about it; and it lives as long as what it
-    /// borrows.
+    /// A service that borrows, and is neither `Clone` nor `Send`. Neither are its parts.
     struct Local<'a>(&'a str, Rc<()>);
     struct Request(Rc<()>);
 

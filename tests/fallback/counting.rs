@@ -1,4 +1,5 @@
-//! What counts: failures of the primary, strikes of the entries, and which results count.
+//! The counts of a fallback: failures of the primary, strikes of the entries, and which results
+//! count.
 
 use std::time::Duration;
 
@@ -43,7 +44,7 @@ async fn case_26_a_strike_goes_to_the_model_that_served() {
     );
     assert_eq!(strikes(&handle.snapshot()), [1, 1]);
 
-    // Ten turns in flight on the primary all fail: the chain has no strike at all.
+    // Ten turns in flight on the primary all fail. No entry of the chain gets a strike.
     handle.reset();
     models.primary.does(Does::Wait);
     let flying = (0..10).map(|_| tokio::spawn(service.clone().oneshot(String::new())));
@@ -111,7 +112,7 @@ async fn case_34_each_kind_of_result_has_its_documented_effect() {
         assert_eq!(handle.state(), state, "{does:?}");
         assert_eq!(handle.snapshot().consecutive_failures, consecutive);
     }
-    // And a fatal result spends an entry at once.
+    // A fatal result spends an entry at once.
     let models = Models::new();
     let layer = models.layer();
     let (service, handle) = (layer.layer(models.primary.clone()), layer.handle());

@@ -1,4 +1,4 @@
-//! What observers, `on_fallback` and `served_by` are told.
+//! The events, and the closures of `on_fallback` and `served_by`.
 
 use std::sync::{Arc, Mutex};
 

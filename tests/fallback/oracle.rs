@@ -1,4 +1,4 @@
-//! Asking a handle changes nothing.
+//! Questions to a handle change nothing.
 
 use tokio_test::{assert_ready_ok, task};
 use tower::{Layer, Service, ServiceExt};

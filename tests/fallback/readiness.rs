@@ -1,4 +1,4 @@
-//! Which service is polled ready, who is woken, and what a readiness error means.
+//! Which service is polled ready, which callers are woken, and how a readiness error counts.
 
 use std::sync::Arc;
 use std::task::Context;
@@ -167,7 +167,7 @@ async fn a_service_that_is_dropped_while_it_waits_leaves_no_waker_behind() {
     assert_pending!(service.poll_ready(&mut Context::from_waker(&task)));
     assert!(Arc::strong_count(&waker) > 2, "the chain holds one");
     drop((service, task));
-    // The mock lets go of its own when it is polled by another.
+    // The mock itself holds another waker, and drops it here.
     mocks.primary.allow(1);
     assert_eq!(Arc::strong_count(&waker), 1);
 }
@@ -331,7 +331,8 @@ async fn a_turn_to_be_refused_goes_to_an_entry_that_has_become_live_since() {
     };
     assert_eq!(tokio::join!(turn, answer).0.unwrap(), "from b");
 
-    // And is not a probe when the cooldown is over since: nobody readied the primary.
+    // The turn is no probe even if the cooldown is over by now, because nobody readied the
+    // primary.
     mocks.handle.disable("b").unwrap();
     service.ready().await.unwrap();
     advance(60).await;

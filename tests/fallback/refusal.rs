@@ -1,4 +1,4 @@
-//! When a turn is refused, and what its caller is told.
+//! When a turn is refused, and the contents of the refusal.
 
 use std::convert::Infallible;
 

@@ -1,5 +1,5 @@
 //! Every public name of HTTP and gRPC, and `judge` beside every setter that changes a layer's
-//! type, used as a user would write it. What matters is that it compiles.
+//! type, written as a user would. The test is that it compiles.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -25,7 +25,7 @@ async fn model(ask: Ask) -> Result<Answer, BoxError> {
     Ok(Response::new(Full::from(ask.into_body())))
 }
 
-/// Asks, and reads the answer to its end.
+/// Makes a call, and reads the answer to its end.
 async fn answer<S, B>(service: S) -> String
 where
     S: Service<Ask, Response = Response<B>, Error: std::fmt::Debug>,
@@ -37,7 +37,7 @@ where
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-#[allow(clippy::needless_pass_by_value, clippy::unnecessary_wraps)] // As it is called.
+#[allow(clippy::needless_pass_by_value, clippy::unnecessary_wraps)] // The caller fixes the signature.
 fn soft(_: Ask, refusal: Refusal) -> Result<Answer, BoxError> {
     Ok(SoftRefusal::text()
         .response(&refusal)
@@ -116,7 +116,7 @@ async fn the_last_judge_holds_and_head_keeps_the_response_type() {
     assert_eq!(response.status(), StatusCode::OK);
 }
 
-/// Looks at nothing but the head.
+/// An inspector that looks at the head alone.
 #[derive(Clone)]
 struct Looks;
 

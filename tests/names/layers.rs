@@ -1,5 +1,5 @@
-//! Every public name of the fallback and of the tripwire, used as a user would write it. What
-//! matters is that it compiles.
+//! Every public name of the fallback and of the tripwire, written as a user would. The test is
+//! that it compiles.
 
 use std::convert::Infallible;
 use std::time::Duration;

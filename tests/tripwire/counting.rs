@@ -1,4 +1,4 @@
-//! What counts: turns, errors in a row, and warnings before the end.
+//! The counts of a tripwire: turns, errors in a row, and warnings before the end.
 
 use std::future::ready;
 use std::sync::{Arc, Mutex};
@@ -73,8 +73,8 @@ fn on_real_threads_a_sessions_budget_is_never_exceeded_while_others_come_and_go(
                         let service = layer.layer(ours);
                         let _ = futures::executor::block_on(service.oneshot(("ours", n)));
                     } else {
-                        // Three sessions at a time, so that ours, tripped or not, is never the one
-                        // to go.
+                        // Three sessions at a time, so that the session under test is never
+                        // evicted.
                         let service = layer.layer(Tool::default());
                         let _ = futures::executor::block_on(service.oneshot(("other", n % 3)));
                     }

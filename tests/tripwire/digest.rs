@@ -1,4 +1,4 @@
-//! Digests: what is equal, what is not, and what no payload can do to them.
+//! Digests: which values are equal, and that no payload breaks them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -200,7 +200,7 @@ fn nonsense_depth_limits_are_refused() {
     }
 }
 
-// ===== what is Serialize is digested as the JSON that it becomes =====
+// ===== a `Serialize` value is digested as its JSON =====
 
 #[derive(Clone, Serialize)]
 struct Everything {
@@ -209,7 +209,7 @@ struct Everything {
     ratio: f32,
     letter: char,
     text: &'static str,
-    #[allow(clippy::option_option)] // Both leave no trace in JSON.
+    #[allow(clippy::option_option)] // JSON shows neither.
     some: Option<Option<u8>>,
     none: Option<u8>,
     unit: (),
@@ -345,12 +345,12 @@ fn a_part_that_cannot_be_serialised_is_one_fixed_value_for_its_tool() {
         digest(&json!({"tool": "a", "arguments": [1]}))
     );
 
-    // A key that is no text, wherever it comes.
+    // A key that is not text, at any place.
     let odd: HashMap<Vec<u8>, u8> = [(vec![1], 1)].into();
     let other: HashMap<(), u8> = [((), 1)].into();
     assert_eq!(digest(&odd), digest(&other));
     assert_ne!(digest(&call("a", odd)), digest(&call("b", other)));
-    // Texts that are no JSON, too.
+    // The same for text that is not JSON.
     let json = JsonDigest::new();
     assert_eq!(json.of_text("{"), json.of_text("]"));
     assert_ne!(json.of_text("{"), json.of_text("\"{\""));
@@ -445,8 +445,8 @@ fn a_payload_of_ten_megabytes_is_no_trouble() {
 
 // ===== properties =====
 
-/// JSON with its keys in an order of their own, some integers beyond 53 bits, and no two keys of
-/// an object alike.
+/// JSON with its keys in any order, and with some integers beyond 53 bits. No two keys of an
+/// object are equal.
 #[derive(Clone, Debug)]
 enum Tree {
     Leaf(Value),

@@ -1,4 +1,4 @@
-//! What a refused caller is told.
+//! The refusals of a tripwire.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -8,7 +8,7 @@ use tower_breaker::{Refusal, TripwireLayer};
 
 use super::fixture::{Call, Tool, call, refusal, search};
 
-// ===== what a refusal tells =====
+// ===== the contents of a refusal =====
 
 #[tokio::test]
 async fn a_refusal_names_the_tool_the_rule_the_count_and_what_to_do_instead() {

@@ -10,7 +10,7 @@ use super::fixture::{Call, Tool, call, reason, refusal, search};
 
 // ===== 39: honest polling =====
 
-/// A tool that answers with what is on its list.
+/// A tool that answers with the items of its list.
 fn answering(
     answers: Vec<Result<u64, &'static str>>,
 ) -> impl Service<Call, Response = u64, Error = BoxError> {
