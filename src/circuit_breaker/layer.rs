@@ -535,7 +535,7 @@ impl<C, R, F, J> CircuitBreakerLayer<C, R, PerKey<String, Borrowed<F, str>>, J> 
     /// dropped call of the substitute. If all circuits refuse, the refusal names the key of the
     /// request, and carries the shortest of the waits.
     ///
-    /// See [`HealthRouter`](super::health_router) for an example.
+    /// See [`HealthRouter`] for an example.
     pub fn substitute<Req, W>(
         self,
         router: HealthRouter,

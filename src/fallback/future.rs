@@ -79,7 +79,7 @@ pin_project! {
     }
 }
 
-/// What a turn needs once its response is there.
+/// The parts of the layer that a turn needs once its response is there.
 #[derive(Clone, Copy)]
 pub struct Policies<C, V, Q, J = Head> {
     pub(super) classify: C,

@@ -100,10 +100,10 @@
 //!
 //! # Panics and dropped calls
 //!
-//! A panic in a model's `call` or in its future is a failure of that model, whoever catches it. A
-//! panic in a classifier, or in another closure that the layer was given, is a cancelled call.
-//! [`on_cancel`](FallbackLayer::on_cancel) sets what a cancelled call says. The probe's slot is
-//! never lost.
+//! A panic in a model's `call` or in its future is a failure of that model, even if somebody
+//! catches it. A panic in a classifier, or in another closure that the layer was given, is a
+//! cancelled call. [`on_cancel`](FallbackLayer::on_cancel) sets what a cancelled call says. The
+//! probe's slot is never lost.
 
 mod backends;
 mod chain;

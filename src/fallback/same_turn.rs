@@ -28,13 +28,13 @@ impl<F> fmt::Debug for SameTurn<F> {
 
 /// Whether and how a turn goes on.
 pub trait Replay<S, K, Req> {
-    /// What a turn keeps for further attempts.
+    /// The request and the services that a turn keeps for further attempts.
     type Spare;
 
     fn spare(&self, primary: &S, backends: &K, req: &Req) -> Self::Spare;
 }
 
-/// What a turn keeps for further attempts.
+/// The request and the services that a turn keeps for further attempts.
 pub trait Spare<B, Req> {
     /// The state of a turn that makes no further attempt.
     fn none() -> Self;

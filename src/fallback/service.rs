@@ -46,7 +46,7 @@ pub struct Fallback<
     judge: J,
 }
 
-/// What the last `poll_ready` has prepared for `call`.
+/// The result of the last `poll_ready`, for the one call after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Readiness {
     /// `poll_ready` was not called since the last call, or was not ready.

@@ -35,7 +35,7 @@ pub struct FallbackSnapshot {
     pub trips: u64,
     /// Whether it has ever tripped since it was made or reset.
     pub fallback_activated: bool,
-    /// The kind of the last failure since it was made or reset, whoever served.
+    /// The kind of the last failure since it was made or reset, of any model.
     pub last_failure: Option<FailureKind>,
     /// The entries of the chain, in its order.
     pub entries: Vec<EntrySnapshot>,

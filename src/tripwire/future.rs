@@ -55,7 +55,7 @@ pin_project! {
     }
 }
 
-/// What a call needs once its response is there.
+/// The parts of the layer that a call needs once its response is there.
 pub(super) struct Policies<C, A, J> {
     pub(super) classify: C,
     pub(super) answers: A,

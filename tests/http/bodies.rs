@@ -897,7 +897,7 @@ async fn a_body_shows_its_permit_until_the_verdict() {
 
 #[tokio::test(start_paused = true)]
 async fn taking_out_the_inner_body_is_a_dropped_call_unless_the_body_has_ended() {
-    // What the inner body says about its end, and the streak after the body was taken out.
+    // The claim of the inner body about its end, and the streak after the body was taken out.
     for (says, streak) in [(Says::Nothing, 2), (Says::Length(3), 0)] {
         let server = Server::default();
         let layer = CircuitBreakerLayer::new()

@@ -42,7 +42,7 @@ pub fn classify(result: Result<&Answer, &ModelError>) -> Outcome {
     result.map_or_else(|err| err.outcome, |_| Outcome::Success)
 }
 
-/// What a model does when it is called.
+/// The behaviour of a model that is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Does {
     Answer,

@@ -34,7 +34,7 @@ impl Pipe {
     }
 }
 
-/// What a body says about itself, true or not.
+/// The claim of a body about its end, true or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Says {
     Nothing,

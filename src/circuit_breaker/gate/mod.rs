@@ -27,7 +27,7 @@ use crate::vocabulary::{Event, Failure, Name, Reason, Refusal};
 
 type CircuitRef = Arc<MachineRef<Circuit>>;
 
-/// What a service asks before a call.
+/// The questions that a service asks before a call.
 pub(super) trait Gate<Req> {
     /// Asks the oracle anew. After `true`, inner readiness is polled; after `false`, the next call
     /// is refused.

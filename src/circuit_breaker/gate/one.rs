@@ -28,8 +28,8 @@ use crate::vocabulary::{Failure, Name, Reason, Refusal};
 pub struct One {
     machine_ref: CircuitRef,
     waiting: Option<Box<Waiting>>,
-    /// A time in nanoseconds that belongs to the refusal of `poll_ready`. See [`Readiness`] for
-    /// its meaning.
+    /// A time in nanoseconds that belongs to the refusal of `poll_ready`. `ready` says which time
+    /// it is.
     refused_nanos: u64,
     /// The low half of the deadline by which `poll_ready` decided the refusal.
     deadline_low: u32,
@@ -44,7 +44,7 @@ pub struct One {
 /// If fewer nanoseconds than this were left of the wait of a refusal, `call` decides anew.
 const RECHECK_BELOW: u64 = 1_000_000_000;
 
-/// What the last `poll_ready` decided about the next call.
+/// The decision of the last `poll_ready` about the next call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Readiness {
     /// Nothing: it was not polled, or the answer is used up.
@@ -57,7 +57,7 @@ enum Readiness {
     Ready(RefOwner),
 }
 
-/// What a service keeps while it waits.
+/// The timer and the waiter of a service that waits.
 #[derive(Default)]
 struct Waiting {
     waiter: Option<WaiterGuard>,

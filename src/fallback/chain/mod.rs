@@ -204,7 +204,7 @@ impl Chain {
         primary.then(|| Ticket::ordinary(packed))
     }
 
-    /// Who serves a turn in `phase`, for a caller whose primary is ready.
+    /// Chooses the server of a turn in `phase`, for a caller whose primary is ready.
     fn answer(
         &self,
         rules: &Rules,

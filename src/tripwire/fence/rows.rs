@@ -738,7 +738,7 @@ fn the_fast_path_admits_an_ordinary_call_under_the_plain_rules_alone() {
     };
     assert!(
         !is_fast(last, &facts(2)),
-        "the packed state tells that none is left"
+        "the packed state shows that none is left"
     );
     let warned = Rules {
         warn_at: Some(2),

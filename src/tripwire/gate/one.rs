@@ -25,7 +25,7 @@ pub struct One {
     ref_owner: RefOwner,
 }
 
-/// What the last `poll_ready` found, for the one call after it.
+/// The result of the last `poll_ready`, for the one call after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Readiness {
     Unknown,
