@@ -143,7 +143,7 @@ fn a_refusal_with_less_than_a_second_left_reads_the_clock_twice() {
         handle.try_acquire().unwrap().failure();
     }
     let (answer, count) = call(&mut service, "a");
-    // If the thread was suspended for longer than the wait, the circuit is due.
+    // If the system suspended this thread for longer than the cooldown, the call was the probe.
     if answer == OPEN {
         assert_eq!(count, 2);
     }

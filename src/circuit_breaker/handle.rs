@@ -210,7 +210,7 @@ impl<K: Hash + Eq + Clone> KeyedCircuitBreakerHandle<K> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        // Looked up as for a call, so that the store learns that the circuit may be clean now.
+        // A look-up as for a call. It marks the circuit as touched, because it may be clean now.
         if let Some(machine_ref) = self.store().get(key) {
             reset(machine_ref.machine());
         }

@@ -291,7 +291,7 @@ impl<C, R, G: Renew, J> CircuitBreakerLayer<C, R, G, J> {
         self.set_rules(|rules| rules.retry_after_cap = cap)
     }
 
-    /// Refuses nothing, and tells in events what would have been refused.
+    /// Refuses nothing, and reports in events the calls that would have been refused.
     ///
     /// The circuit moves as if it refused. A call that it would have refused runs without a
     /// permit, and its result is not recorded. The oracle allows every call. A call whose inner
@@ -535,7 +535,7 @@ impl<C, R, F, J> CircuitBreakerLayer<C, R, PerKey<String, Borrowed<F, str>>, J> 
     /// dropped call of the substitute. If all circuits refuse, the refusal names the key of the
     /// request, and carries the shortest of the waits.
     ///
-    /// See [`HealthRouter`](crate::HealthRouter) for an example.
+    /// See [`HealthRouter`] for an example.
     pub fn substitute<Req, W>(
         self,
         router: HealthRouter,

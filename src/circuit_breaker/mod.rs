@@ -56,9 +56,9 @@
 //!
 //! # Panics and dropped calls
 //!
-//! A panic in the inner service's `call`, or in its future, is a failure, whoever catches it. A
-//! panic in a classifier is a dropped call. [`on_cancel`](CircuitBreakerLayer::on_cancel) sets
-//! what a dropped call says. The probe's slot is never lost.
+//! A panic in the inner service's `call`, or in its future, is a failure, even if somebody catches
+//! it. A panic in a classifier is a dropped call. [`on_cancel`](CircuitBreakerLayer::on_cancel)
+//! sets what a dropped call says. The probe's slot is never lost.
 
 mod circuit;
 #[cfg(test)]

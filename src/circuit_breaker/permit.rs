@@ -134,10 +134,10 @@ impl CallPermit {
     }
 }
 
-// The functions below are out of line, and take the parts of a permit instead of the permit. A
-// value that is lent to a function which is not inlined has to be in memory; so a future that is
-// polled where it was made stays in registers. The slow path takes the reference too, so that its
-// drop is compiled here and not into every future.
+// The functions below are out of line, and take the parts of a permit instead of the permit. If a
+// permit were borrowed by a function that is not inlined, it would have to be in memory. Its
+// parts, and with them a future that is polled where it was made, can stay in registers. The slow
+// path takes the reference too, so that its drop is compiled here and not into every future.
 
 /// Counts a success, if that needs neither the clock nor the lock. Answers whether it did.
 #[inline(never)]

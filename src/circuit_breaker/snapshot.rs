@@ -1,4 +1,4 @@
-//! What a circuit shows of itself.
+//! The snapshot of a circuit.
 
 use std::time::Duration;
 

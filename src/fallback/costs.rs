@@ -1,5 +1,5 @@
-//! What a turn costs. A clock read is the dearest thing that it may do, and a healthy turn writes
-//! nothing that other threads read.
+//! Tests of the cost of a turn. A clock read is the most expensive part of a turn. A healthy turn
+//! writes nothing that other threads read.
 
 use std::future::{Ready, ready};
 use std::task::{Context, Poll};

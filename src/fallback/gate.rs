@@ -121,8 +121,8 @@ impl Gate {
         };
         if let Ok(mut permit) = self.begin(readied) {
             match (server, permit.server()) {
-                // Another turn took the probe, or the primary tripped. So no turn of the primary
-                // began.
+                // Another turn took the probe, or the primary tripped. Therefore no turn of the
+                // primary began.
                 (Server::Primary(_), Server::Entry(_)) => permit.discard(),
                 _ => {
                     permit.record(failure.into());

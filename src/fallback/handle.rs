@@ -115,7 +115,7 @@ impl FallbackHandle {
 
     /// Begins anew: the primary serves, and strikes, counts and hints are forgotten.
     ///
-    /// What is disabled stays disabled. Results of turns in flight are stale.
+    /// Disabled entries stay disabled. Results of turns in flight are stale.
     pub fn reset(&self) {
         let machine = self.machine();
         let now = machine.now();

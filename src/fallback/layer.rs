@@ -172,7 +172,7 @@ impl<W, C, R, V, Q, J> FallbackLayer<Models<W>, C, R, V, Q, J> {
     }
 }
 
-/// What a layer has besides its state. A setter may change the type of one of these parts.
+/// The parts of a layer besides its state. A setter may change the type of one of these parts.
 struct Parts<K, C, R, V, Q, J> {
     backends: K,
     classify: C,

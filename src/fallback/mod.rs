@@ -100,10 +100,10 @@
 //!
 //! # Panics and dropped calls
 //!
-//! A panic in a model's `call` or in its future is a failure of that model, whoever catches it. A
-//! panic in a classifier, or in another closure that the layer was given, is a cancelled call.
-//! [`on_cancel`](FallbackLayer::on_cancel) sets what a cancelled call says. The probe's slot is
-//! never lost.
+//! A panic in a model's `call` or in its future is a failure of that model, even if somebody
+//! catches it. A panic in a classifier, or in another closure that the layer was given, is a
+//! cancelled call. [`on_cancel`](FallbackLayer::on_cancel) sets what a cancelled call says. The
+//! probe's slot is never lost.
 
 mod backends;
 mod chain;
@@ -132,7 +132,7 @@ pub use self::served_by::ServedBy;
 pub use self::service::Fallback;
 pub use self::snapshot::{EntrySnapshot, FallbackSnapshot};
 
-/// What becomes of a turn while the primary is down and no entry of its chain is live.
+/// Decides what happens to a turn while the primary is down and no entry of its chain is live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Exhausted {

@@ -80,8 +80,8 @@ impl CallPermit {
     /// Gives the verdict of a success, if it changes nothing and no observer has to hear of it.
     /// Nearly every turn of the primary ends here.
     ///
-    /// The caller asks it only for a turn through the primary's service: a turn that a backup serves
-    /// may have the same generation.
+    /// The caller asks it only for a turn through the primary's service: a turn that a backup
+    /// serves may have the same generation.
     #[inline]
     pub(super) fn pass(&mut self) -> Option<Passed> {
         let machine = self.machine_ref.as_ref()?.machine();
@@ -248,7 +248,7 @@ impl fmt::Debug for CallPermit {
     }
 }
 
-/// Tells the observers that a turn is over, which `server` served.
+/// Tells the observers that a turn which `server` served is over.
 fn tell_served(machine: &SharedMachine<Chain>, server: Server, outcome: Outcome) {
     if machine.observed() {
         machine.tell(&Event::Served {

@@ -28,15 +28,15 @@ impl<F> fmt::Debug for SameTurn<F> {
 
 /// Whether and how a turn goes on.
 pub trait Replay<S, K, Req> {
-    /// What a turn keeps for further attempts.
+    /// The request and the services that a turn keeps for further attempts.
     type Spare;
 
     fn spare(&self, primary: &S, backends: &K, req: &Req) -> Self::Spare;
 }
 
-/// What a turn keeps for further attempts.
+/// The request and the services that a turn keeps for further attempts.
 pub trait Spare<B, Req> {
-    /// What a turn keeps that makes no further attempt.
+    /// The state of a turn that makes no further attempt.
     fn none() -> Self;
 
     /// A request, and the service of `entry`, called `name`, which has not been polled ready.

@@ -46,7 +46,7 @@ pub struct Fallback<
     judge: J,
 }
 
-/// What the last `poll_ready` has prepared for `call`.
+/// The result of the last `poll_ready`, for the one call after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Readiness {
     /// `poll_ready` was not called since the last call, or was not ready.
@@ -202,8 +202,8 @@ impl<S, K, C, R, V, Q, J> Fallback<S, K, C, R, V, Q, J> {
         };
         let admitted = match readied {
             Some(readied) => self.gate.begin(readied),
-            // The gate is asked all the same. So the refusal carries its reason, and a lease that
-            // is over is noticed.
+            // The gate is asked nevertheless, for the reason of the refusal. It also notices a
+            // lease that is over.
             None => self.gate.begin(Readied::Nothing).and_then(|permit| {
                 permit.discard();
                 Err(Denied::NOT_READY)
@@ -223,7 +223,7 @@ impl<S, K, C, R, V, Q, J> Fallback<S, K, C, R, V, Q, J> {
             return self.run(req, permit, spare);
         };
         if readied != Some(Readied::Entry(entry)) {
-            // What was readied is not this entry's service, so the future readies a clone of it.
+            // Another service was readied, so the future readies a clone of this entry's service.
             let Some(backup) = self.backends.fresh(entry) else {
                 return self.run(req, permit, spare);
             };

@@ -1,4 +1,4 @@
-//! What a fallback shows of itself, and how that is made from its chain.
+//! The snapshot of a fallback, and how it is made from the chain.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,19 +23,19 @@ pub struct FallbackSnapshot {
     pub probe_successes: u32,
     /// How many probes failed transiently in a row.
     pub probe_failures: u32,
-    /// What is left of the cooldown, which is the time until the primary is probed.
+    /// The rest of the cooldown: the time until the primary is probed.
     ///
     /// It is zero when a probe is due. It is `None` while the primary serves, while a probe is in
     /// flight, and if the cooldown never ends.
     pub time_until_probe: Option<Duration>,
-    /// What is left of the lease of the probe in flight. `None` if no probe is in flight, or its
-    /// lease never ends.
+    /// The rest of the lease of the probe in flight. `None` if no probe is in flight, or its lease
+    /// never ends.
     pub lease_left: Option<Duration>,
     /// How often it has gone to [`FallbackState::Fallback`] since it was made or reset.
     pub trips: u64,
     /// Whether it has ever tripped since it was made or reset.
     pub fallback_activated: bool,
-    /// The kind of the last failure since it was made or reset, whoever served.
+    /// The kind of the last failure since it was made or reset, of any model.
     pub last_failure: Option<FailureKind>,
     /// The entries of the chain, in its order.
     pub entries: Vec<EntrySnapshot>,
@@ -54,7 +54,7 @@ pub struct EntrySnapshot {
     pub disabled: bool,
     /// Whether it serves no turn: it is disabled, or its budget is spent.
     pub failed: bool,
-    /// What is left of its time on the bench. `None` if its budget is not spent, or stays spent.
+    /// The rest of its time on the bench. `None` if its budget is not spent, or stays spent.
     pub bench_left: Option<Duration>,
 }
 

@@ -1,4 +1,4 @@
-//! What a gRPC status says of the guarded thing.
+//! Judges calls by their gRPC status.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ pub(super) const STATUS: &str = "grpc-status";
 ///
 /// 1. a `grpc-status` in the headers: the response is trailers-only;
 /// 2. an HTTP status other than 200. No gRPC server sends one, but a proxy does. The specification
-///    maps it to a code, as the next table says. What
+///    maps it to a code, as the next table says. A wait that
 ///    [`http::retry_after`](crate::http::retry_after) reads is a hint, too;
 /// 3. otherwise a success, so far.
 ///
@@ -82,11 +82,11 @@ pub(super) const STATUS: &str = "grpc-status";
 pub struct Codes<E = ErrorsAsFailures> {
     table: Table,
     errors: E,
-    /// What the head said, in the clone that inspects the response's body.
+    /// The code of the head, in the clone that inspects the response's body.
     head: Option<Outcome>,
 }
 
-/// What each code says. The presets are functions, so that their clones share nothing.
+/// The outcome of each code. The presets are functions, so that their clones share nothing.
 #[derive(Clone, Debug)]
 enum Table {
     Tools,
@@ -196,7 +196,7 @@ impl Codes<RefusalsAsFailures> {
 impl<E> Codes<E> {
     /// Changes what a code says.
     ///
-    /// If the failure has a hint of its own, that goes before the wait that the server asks for.
+    /// A hint of the failure itself goes before the wait that the server asks for.
     ///
     /// # Examples
     ///

@@ -39,7 +39,7 @@ use crate::vocabulary::{Refusal, Refuse};
 pub struct SoftRefusal;
 
 impl SoftRefusal {
-    /// Makes the answer that tells of a refusal.
+    /// Makes the response that reports a refusal.
     ///
     /// # Examples
     ///
@@ -113,8 +113,8 @@ fn encoded(text: &str) -> String {
 
 /// Returns a wait in milliseconds, rounded up: a caller who comes too early is refused again.
 ///
-/// Clients read a number of 32 bits. A number that they cannot read means "never" to them. So a
-/// longer wait is cut to the largest such number.
+/// Clients read a number of 32 bits, and take a number that they cannot read for "never". A longer
+/// wait is therefore cut to the largest such number.
 fn millis(wait: Duration) -> i32 {
     let rounded = wait.as_nanos().div_ceil(1_000_000);
     i32::try_from(rounded).unwrap_or(i32::MAX)

@@ -23,8 +23,8 @@ pin_project! {
     ///
     /// A body that is dropped before its end is a cancelled call, on whatever thread that happens.
     pub struct ResponseBody<B, I = ()> {
-        // `None` once `into_inner` has taken it. A type with a destructor gives out no field, so the
-        // body has to be taken out of an `Option`.
+        // `None` once `into_inner` has taken it. A type with a destructor gives out no field, so
+        // the body has to be taken out of an `Option`.
         #[pin]
         inner: Option<B>,
         watch: Watch<B, I>,
@@ -57,7 +57,8 @@ impl<B, I> ResponseBody<B, I> {
     ///
     /// # Panics
     ///
-    /// Never: only [`into_inner`](Self::into_inner) takes the inner body out, and it consumes `self`.
+    /// Never: only [`into_inner`](Self::into_inner) takes the inner body out, and it consumes
+    /// `self`.
     #[allow(clippy::expect_used)]
     pub fn get_ref(&self) -> &B {
         self.inner.as_ref().expect("only `into_inner` takes it")
@@ -67,7 +68,8 @@ impl<B, I> ResponseBody<B, I> {
     ///
     /// # Panics
     ///
-    /// Never: only [`into_inner`](Self::into_inner) takes the inner body out, and it consumes `self`.
+    /// Never: only [`into_inner`](Self::into_inner) takes the inner body out, and it consumes
+    /// `self`.
     #[allow(clippy::expect_used)]
     pub fn get_mut(&mut self) -> &mut B {
         self.inner.as_mut().expect("only `into_inner` takes it")
@@ -75,8 +77,8 @@ impl<B, I> ResponseBody<B, I> {
 
     /// Takes the inner body out.
     ///
-    /// The layer no longer sees its frames. So a call without a verdict is judged now, as if the body
-    /// were dropped: as a success if the body has ended, else as a cancelled call.
+    /// The layer no longer sees its frames. So a call without a verdict is judged now, as if the
+    /// body were dropped: as a success if the body has ended, else as a cancelled call.
     ///
     /// # Panics
     ///
@@ -194,8 +196,8 @@ where
     if inner.size_hint().exact() != Some(0) {
         return None;
     }
-    // All the data has come, but trailers may follow. If the inspector needs them, and so calls the
-    // end a failure, the reader has left too early.
+    // All the data has come, but trailers may follow. If the inspector needs them, and so calls
+    // the end a failure, the reader has left too early.
     Some(inspect.end()).filter(|outcome| !matches!(outcome, Outcome::Failure(_)))
 }
 

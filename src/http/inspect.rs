@@ -15,8 +15,8 @@ use crate::vocabulary::Outcome;
 ///
 /// # Panics
 ///
-/// If an inspector panics, the call counts as cancelled, and the panic goes on to whoever polled
-/// the body.
+/// If an inspector panics, the call counts as cancelled, and the panic goes on to the caller that
+/// polled the body.
 ///
 /// # Examples
 ///

@@ -165,7 +165,7 @@ impl SoftRefusal {
         self
     }
 
-    /// Makes the response that tells of a refusal.
+    /// Makes the response that reports a refusal.
     ///
     /// For a body that is not made from a `String`, make a `Response<String>` and
     /// [`map`](Response::map) it.

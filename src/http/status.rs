@@ -1,4 +1,4 @@
-//! What a response's status says of the guarded thing.
+//! Judges calls by the status of the HTTP response.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;

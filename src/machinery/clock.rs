@@ -32,8 +32,7 @@ impl Timestamp {
 
     /// Returns this timestamp, or the one just before it if it equals `other`.
     ///
-    /// It is for timestamps that are past, that are only compared with each other, and that must
-    /// differ.
+    /// Use it for past timestamps that must differ, and that are only compared with each other.
     pub(crate) fn distinct_from(self, other: Self) -> Self {
         if self == other {
             Self(self.0.saturating_sub(1))

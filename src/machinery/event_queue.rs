@@ -19,11 +19,11 @@ struct Queue<N> {
     delivering: bool,
 }
 
-/// What the observers get next.
+/// The next item for the observers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Queued<N> {
     Event(N),
-    /// So many events were only counted.
+    /// This many events were counted, but not kept.
     Missed(u64),
 }
 

@@ -17,7 +17,7 @@ pub use crate::machinery::extract_key::{Borrowed, Owned};
 
 /// A machine of which a layer may have one for each key.
 pub(crate) trait KeyedMachine: Machine {
-    /// What a machine is made from, apart from the rules and its key.
+    /// The value from which a machine is made, besides the rules and its key.
     type Seed: Copy;
 
     /// Makes the machine of a key that has none.

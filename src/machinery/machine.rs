@@ -1,4 +1,4 @@
-//! What a state machine is.
+//! The trait of the state machines.
 //!
 //! The machines are pure. They take the time as an argument, return decisions, and leave pending
 //! events. A [`SharedMachine`](crate::machinery::shared_machine::SharedMachine) does the rest: it
@@ -36,7 +36,7 @@ pub(crate) trait Machine {
         self.deadline()
     }
 
-    /// Makes of a pending event what observers see.
+    /// Turns a pending event into the event that observers get.
     fn event<'a>(
         pending: Self::Pending,
         name: Option<&'a str>,

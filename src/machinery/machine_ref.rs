@@ -10,9 +10,9 @@ use crate::machinery::sync::Arc;
 
 /// A counted reference to a shared machine.
 ///
-/// A service that is called more than once makes a `MachineRef` of its own. So two threads with a
-/// clone of the service each do not write to the same count at every call. Nor do they write to
-/// the same cache line, because of the alignment.
+/// A service that is called more than once makes a `MachineRef` of its own. Two threads that have
+/// a clone of the service each then write to different counts. The alignment puts these counts on
+/// different cache lines.
 #[repr(align(64))]
 pub(crate) struct MachineRef<M: Machine> {
     machine: Arc<SharedMachine<M>>,

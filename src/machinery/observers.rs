@@ -1,4 +1,4 @@
-//! Who gets the events of one layer.
+//! The observers of one layer, which get its events.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};

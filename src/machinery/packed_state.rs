@@ -123,8 +123,8 @@ impl PackedState {
         self.0 & (Self::PHASE | Self::TIMED | Self::BUSY.0) == 0
     }
 
-    /// Whether a success from `generation` is current and changes nothing, however long the call
-    /// ran.
+    /// Whether a success from `generation` is current and changes nothing, whatever the duration
+    /// of the call.
     #[inline]
     pub(crate) fn is_clean_in(self, generation: u32) -> bool {
         let mask = Self::GENERATION | Self::STREAK | Self::TIMED | Self::LOCK_FREE | Self::BUSY.0;

@@ -19,7 +19,7 @@ use std::sync::PoisonError;
 /// Locks `mutex`, poisoned or not.
 ///
 /// The only foreign code that runs under one of our locks is the `Eq` and the `Borrow` of a key.
-/// They run while nothing is half done. So a poisoned lock guards no broken state.
+/// They run while nothing is half done. The state behind a poisoned lock is therefore whole.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -251,7 +251,7 @@ impl<K: Hash + Eq + Clone, S, Q> KeyedTripwireHandle<K, S, Q> {
         K: Borrow<B>,
         B: Hash + Eq + ?Sized,
     {
-        // The look-up is that of a call: it tells the store that the fence may be clean now.
+        // A look-up as for a call. It marks the fence as touched, because it may be clean now.
         if let Some(machine_ref) = self.sessions.store().get(session) {
             reset(machine_ref.machine());
         }

@@ -1,10 +1,10 @@
 //! A tripwire: ends an agent's loop that has spent its turns, repeats itself, or only fails.
 //!
 //! A [`TripwireLayer`] is a fence around one run of an agent, or around each of many
-//! ([`per_session`](TripwireLayer::per_session)). It counts the calls that go through it,
-//! whatever tools they are for: give all tools of an agent services of one layer. A call that it
-//! refuses never reaches the tool. The refusal names the tool, the rule and the count, and tells
-//! the model what to do instead.
+//! ([`per_session`](TripwireLayer::per_session)). It counts the calls that go through it, whatever
+//! tools they are for: give all tools of an agent services of one layer. A call that it refuses
+//! never reaches the tool. The refusal names the tool, the rule and the count, and tells the model
+//! what to do instead.
 //!
 //! ```text
 //!                  identical_limit-th identical call in a row

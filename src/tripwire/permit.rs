@@ -12,8 +12,8 @@ use crate::vocabulary::Event;
 use crate::vocabulary::Name;
 use crate::vocabulary::{Failure, Outcome};
 
-/// The permit inside a future of this crate. Dropped without a verdict, it is a cancelled call: its
-/// turn stays spent, and if it was the probe, the fence opens again.
+/// The permit inside a future of this crate. Dropped without a verdict, it is a cancelled call:
+/// its turn stays spent, and if it was the probe, the fence opens again.
 ///
 /// It is empty once its verdict is given, and for a call that runs unguarded. An empty permit
 /// records nothing.
@@ -62,8 +62,8 @@ impl CallPermit {
         }
     }
 
-    /// Hands the call over to a permit that a response body can hold, together with the digest of the answer's
-    /// head.
+    /// Hands the call over to a permit for a response body, together with the digest of the
+    /// answer's head.
     #[cfg(feature = "http")]
     pub(super) fn hand_over(&mut self, answer: Option<Digest>) -> HeldPermit {
         let Ticket {
@@ -92,7 +92,8 @@ impl CallPermit {
         }
     }
 
-    /// Notes that the call was dropped. It says nothing; but a lost probe must not wedge the fence.
+    /// Cancels the call, because it was dropped. An ordinary call then has no verdict. The fence
+    /// must not wait for a lost probe.
     #[inline]
     pub(super) fn cancel(&mut self) {
         if let Some(machine_ref) = self.machine_ref.take() {
@@ -101,10 +102,10 @@ impl CallPermit {
     }
 }
 
-// The functions below are out of line, and take the parts of a permit instead of the permit. A
-// value that is lent to a function which is not inlined has to be in memory; so a future that is
-// polled where it was made stays in registers. They take the reference too, so that its drop is
-// compiled here and not into every future.
+// The functions below are out of line, and take the parts of a permit instead of the permit. If a
+// permit were borrowed by a function that is not inlined, it would have to be in memory. Its
+// parts, and with them a future that is polled where it was made, can stay in registers. They take
+// the reference too, so that its drop is compiled here and not into every future.
 
 #[cold]
 #[inline(never)]

@@ -1,4 +1,4 @@
-//! What a tripwire reads in a request: its digest, its turn, its limit and its name.
+//! Reads the facts of a request for a tripwire: its digest, its turn, its limit and its name.
 
 use std::fmt;
 use std::hash::Hash;

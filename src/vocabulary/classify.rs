@@ -56,8 +56,8 @@ where
 /// | a [`Refusal`](crate::Refusal) of a layer of this crate further inside | neutral |
 /// | any other error | a transient failure |
 ///
-/// A refusal is neutral, because it says that a call was not attempted, and nothing of the guarded
-/// thing itself.
+/// A refusal is neutral. It says that the call was not attempted, so it says nothing about the
+/// guarded thing.
 ///
 /// The classifier looks at the error as the service returns it. It recognises an error that is a
 /// `Refusal`, and a [`BoxError`](crate::BoxError) with a refusal anywhere in its chain of sources.

@@ -48,7 +48,7 @@ impl fmt::Display for FallbackState {
     }
 }
 
-/// What happened to an entry of a fallback's chain. Displays in `snake_case`.
+/// A change of an entry of a fallback's chain. Displays in `snake_case`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EntryChange {
@@ -181,7 +181,7 @@ pub enum Event<'a> {
         name: Option<&'a str>,
         /// The entry's name.
         entry: &'a str,
-        /// What happened.
+        /// The change.
         change: EntryChange,
         /// How many strikes the entry has now.
         strikes: u32,
@@ -194,7 +194,7 @@ pub enum Event<'a> {
         name: Option<&'a str>,
         /// The name of the model that served the turn: the primary's or an entry's.
         by: &'a str,
-        /// What the result said.
+        /// The outcome of the turn.
         outcome: Outcome,
     },
     /// An attempt of a fallback's turn failed. The turn goes on to the next live entry.
@@ -236,7 +236,7 @@ pub enum Event<'a> {
         name: Option<&'a str>,
         /// The generation in which the call was admitted.
         generation: u32,
-        /// What the call's result said.
+        /// The outcome of the call.
         outcome: Outcome,
     },
     /// A call was refused, or would have been.

@@ -1,4 +1,4 @@
-//! The words that all layers share: outcomes, refusals, events, and who decides on them.
+//! The types that all layers share: outcomes, refusals, events, and who decides on them.
 //!
 //! | file | what it holds |
 //! | --- | --- |

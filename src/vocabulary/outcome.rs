@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-/// What a call's result says of the guarded thing.
+/// The outcome of a call: what its result says about the guarded thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
@@ -136,7 +136,7 @@ impl fmt::Display for FailureKind {
     }
 }
 
-/// What a dropped call says.
+/// The rule for dropped calls: the outcome that a dropped call has.
 ///
 /// A call is dropped when its future goes away before the verdict: by a timeout outside of the
 /// layer, by an aborted task, or by a caller who left.
@@ -178,7 +178,7 @@ impl Cancelled {
     }
 }
 
-/// What became of a verdict.
+/// Whether a verdict was applied, or was stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Recorded {
     /// The verdict was of the current generation, and counted.

@@ -12,7 +12,8 @@ use crate::support::{
 
 const MINUTES: u64 = 60;
 
-/// Hints, and how long a failure with one keeps a circuit open whose cooldown is 30 s and whose cap 5 minutes.
+/// Hints, and how long a failure with that hint keeps a circuit open. The cooldown is 30 s, and
+/// the cap is 5 minutes.
 const HINTS: [(Duration, Duration); 12] = [
     (Duration::ZERO, secs(30)),
     (NS, secs(30)),
@@ -28,7 +29,7 @@ const HINTS: [(Duration, Duration); 12] = [
     (Duration::MAX, secs(5 * MINUTES)),
 ];
 
-/// That the circuit refuses until exactly `wait` from now.
+/// Asserts that the circuit refuses calls for exactly `wait` from now.
 async fn is_open_for(handle: &CircuitBreakerHandle, wait: Duration) {
     assert_eq!(handle.snapshot().time_left, Some(wait));
     pass(wait - NS).await;
@@ -55,7 +56,7 @@ async fn a_hint_lengthens_the_cooldown_up_to_the_cap_and_never_shortens_it() {
         assert_eq!(refusal.last_failure(), Some(FailureKind::RateLimited));
         is_open_for(&handle, wait).await;
 
-        // The same of a probe's failure.
+        // The failure of a probe has the same effect.
         ask(&mut service, Ask::answer(busy_for(hint)))
             .await
             .unwrap_err();
@@ -64,7 +65,7 @@ async fn a_hint_lengthens_the_cooldown_up_to_the_cap_and_never_shortens_it() {
         assert_eq!(refusal.retry_after(), Some(wait));
         is_open_for(&handle, wait).await;
 
-        // And it is forgotten after that.
+        // The next trip knows nothing of the hint.
         ask(&mut service, Ask::fail()).await.unwrap_err();
         is_open_for(&handle, secs(30)).await;
     }
@@ -87,7 +88,7 @@ async fn a_hint_counts_whatever_the_kind_of_failure() {
     }
 }
 
-/// Case 9: the later deadline wins, whichever of the two was heard first.
+/// Case 9: the later deadline wins, whichever came first.
 #[tokio::test(start_paused = true)]
 async fn a_late_hint_wins_when_its_deadline_is_later() {
     for after in [0, 1, 29] {
@@ -107,7 +108,7 @@ async fn a_late_hint_wins_when_its_deadline_is_later() {
             is_open_for(&handle, wait).await;
         }
     }
-    // A late failure without one does not shorten what an earlier one asked for.
+    // A late failure without a hint does not shorten the wait of an earlier hint.
     let layer = CircuitBreakerLayer::new().classify(by_status);
     let handle = layer.handle();
     let mut service = layer.layer(Tool::new());
@@ -123,7 +124,8 @@ async fn a_late_hint_wins_when_its_deadline_is_later() {
     is_open_for(&handle, secs(50)).await;
 }
 
-/// Case 9: the hint that a streak began with counts from when it was heard; a success between ends both.
+/// Case 9: a hint of the first failure of a streak counts from that failure. A success ends the
+/// streak and the hint.
 #[tokio::test(start_paused = true)]
 async fn a_hint_heard_earlier_in_the_streak_is_not_forgotten_at_the_trip() {
     for (interrupted, left) in [(false, 80), (true, 30)] {
@@ -149,12 +151,12 @@ async fn a_hint_heard_earlier_in_the_streak_is_not_forgotten_at_the_trip() {
 
 /// Case 9.
 #[tokio::test(start_paused = true)]
-async fn the_cap_is_the_layers_to_set() {
+async fn the_cap_is_a_setting_of_the_layer() {
     for (cap, wait) in [
         (Duration::ZERO, Some(secs(30))),
         (secs(10), Some(secs(30))),
         (secs(31), Some(secs(31))),
-        // Without end, within the 584 years that are told apart.
+        // No cap, up to the 584 years that a timestamp can hold.
         (Duration::MAX, None),
     ] {
         let handle = CircuitBreakerLayer::new().retry_after_cap(cap).handle();
@@ -179,7 +181,7 @@ async fn the_cooldown_grows_with_each_failed_probe_up_to_its_cap() {
         for wait in [1, 2, 4, 8, 16, 32, 60, 60, 60, 60, 60] {
             is_open_for(&handle, secs(wait)).await;
             match life {
-                // A probe that vanishes grows it as one that fails.
+                // A probe that vanishes lengthens the cooldown like one that fails.
                 2 => {
                     let _hung = hold(&mut service, "").await;
                     pass(secs(30)).await;
@@ -195,7 +197,7 @@ async fn the_cooldown_grows_with_each_failed_probe_up_to_its_cap() {
     }
 }
 
-/// Case 15: a straggler restarts the cooldown that runs, and grows none.
+/// Case 15: a late failure restarts the running cooldown, and lengthens no later one.
 #[tokio::test(start_paused = true)]
 async fn a_late_failure_grows_no_cooldown() {
     let layer = CircuitBreakerLayer::new().backoff(3, secs(1_000));
@@ -215,8 +217,8 @@ async fn a_late_failure_grows_no_cooldown() {
 
 /// Case 15.
 #[tokio::test(start_paused = true)]
-async fn keys_that_trip_together_probe_apart() {
-    // A tenth of a second of the paused clock tells cooldowns apart well enough.
+async fn keys_that_trip_together_probe_at_different_times() {
+    // The jitter adds at most 15 % of 30 s.
     let cooldowns = |seed: u64| -> Vec<Duration> {
         let handle = CircuitBreakerLayer::new()
             .failure_threshold(1)
@@ -237,7 +239,8 @@ async fn keys_that_trip_together_probe_apart() {
     assert!(drawn.iter().all(|time| (shortest..=longest).contains(time)));
     let (least, most) = (drawn.iter().min().unwrap(), drawn.iter().max().unwrap());
     assert!(*most - *least >= (longest - shortest).mul_f64(0.8));
-    // And not in a few heaps: of a hundred equal parts of the range, none is much fuller than its share.
+    // The times do not cluster: of a hundred equal parts of the range, none has many more than its
+    // share.
     let mut parts = [0; 100];
     for time in &drawn {
         let part = (*time - shortest).as_secs_f64() / (longest - shortest).as_secs_f64();
@@ -252,7 +255,8 @@ async fn keys_that_trip_together_probe_apart() {
     assert_ne!(cooldowns(2), drawn);
 }
 
-/// Case 15: what is drawn is drawn anew at each trip, is there before the lease's end is noticed, and never undercuts a hint.
+/// Case 15: each trip draws a new jitter. The oracle knows it before the end of the lease is
+/// noticed. The cooldown is never shorter than a hint.
 #[tokio::test(start_paused = true)]
 async fn jitter_only_lengthens_and_is_drawn_at_each_trip() {
     let layer = CircuitBreakerLayer::new()
@@ -331,9 +335,10 @@ async fn one_circuits_cooldowns_are_those_of_its_seed() {
     assert_ne!(cooldowns(2).await, drawn);
 }
 
-/// Clones that are configured further are other circuits, and jitter apart unless a seed was set.
+/// Clones that are configured further have circuits of their own. Their jitter differs unless a
+/// seed was set.
 #[tokio::test(start_paused = true)]
-async fn circuits_made_from_one_configured_layer_jitter_apart() {
+async fn layers_cloned_and_configured_further_have_different_jitter() {
     let wait = |layer: CircuitBreakerLayer| {
         let handle = layer.handle();
         for _ in 0..3 {

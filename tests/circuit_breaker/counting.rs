@@ -1,4 +1,4 @@
-//! What counts towards a trip: streaks, classifiers, rates, slow calls.
+//! The results that count towards a trip: streaks, classifiers, rates, slow calls.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::support::{
 
 /// Case 14.
 #[tokio::test(start_paused = true)]
-async fn consecutive_means_consecutive() {
+async fn a_success_ends_the_streak() {
     for threshold in [2, 3, 5] {
         let layer = CircuitBreakerLayer::new().failure_threshold(threshold);
         let handle = layer.handle();
@@ -36,7 +36,7 @@ async fn consecutive_means_consecutive() {
 
 /// Case 14.
 #[tokio::test(start_paused = true)]
-async fn a_million_successes_buy_no_extra_failure() {
+async fn a_million_successes_allow_no_extra_failure() {
     let layer = CircuitBreakerLayer::new();
     let handle = layer.handle();
     for _ in 0..1_000_000 {
@@ -71,7 +71,7 @@ async fn the_threshold_is_exact() {
     }
 }
 
-#[allow(clippy::unnecessary_wraps)] // It is an answer.
+#[allow(clippy::unnecessary_wraps)] // The type of an answer.
 fn flagged() -> Answer {
     Ok(Reply {
         by: String::new(),
@@ -121,7 +121,7 @@ async fn an_error_inside_a_success_counts_where_the_classifier_says_so() {
     );
 }
 
-/// Case 18: a classifier may be a type of the trait, and sees errors too.
+/// Case 18: a classifier may be a type that implements the trait. It sees errors too.
 #[tokio::test(start_paused = true)]
 async fn a_classifier_may_call_an_error_a_success() {
     #[derive(Clone)]
@@ -227,7 +227,7 @@ async fn a_timeout_inside_is_a_failure() {
 
 // ===== failure rate =====
 
-/// Every other call fails: no streak, and half of them.
+/// Every other call fails, so the rate is one half, and there is no streak.
 #[tokio::test(start_paused = true)]
 async fn a_failure_rate_trips_where_no_streak_does() {
     for (fraction, minimum, calls) in [
@@ -271,7 +271,7 @@ async fn a_window_of_calls_holds_the_last_ones_only() {
     for _ in 0..1_000 {
         ask(&mut service, Ask::ok()).await.unwrap();
     }
-    // Ten of the last twenty.
+    // The tenth failure makes ten of the last twenty calls.
     for failed in 1..=10 {
         assert_eq!(handle.state(), State::Closed, "{failed}");
         ask(&mut service, Ask::fail()).await.unwrap_err();
@@ -290,7 +290,8 @@ async fn a_window_of_time_slides() {
     for _ in 0..3 {
         ask(&mut service, Ask::fail()).await.unwrap_err();
     }
-    // They are forgotten after a minute; the next three are not yet enough, and the fourth is.
+    // The window forgets them after a minute. The next three calls are too few, and the fourth
+    // completes the minimum.
     pass(secs(60)).await;
     for _ in 0..3 {
         assert_eq!(handle.state(), State::Closed);
@@ -329,7 +330,7 @@ async fn neutral_results_are_not_in_the_window_and_a_recovery_empties_it() {
     }
 }
 
-/// The rules are joined by *or*.
+/// Either rule trips the circuit.
 #[tokio::test(start_paused = true)]
 async fn the_streak_counts_beside_the_rate() {
     let layer = CircuitBreakerLayer::new().failure_rate(1.0, Window::Calls(100));
@@ -358,7 +359,7 @@ async fn a_success_that_took_too_long_is_a_failure() {
         let mut service = layer.layer(Tool::new());
         ask(&mut service, Ask::slow(took)).await.unwrap();
         assert_eq!(handle.snapshot().streak, streak, "{took:?}");
-        // By hand the edge is exact.
+        // A permit taken by hand meets the limit to the nanosecond.
         handle.reset();
         let permit = handle.try_acquire().unwrap();
         pass(secs(2) - NS).await;
@@ -369,7 +370,7 @@ async fn a_success_that_took_too_long_is_a_failure() {
         permit.success();
         assert_eq!(handle.snapshot().streak, 1);
         assert_eq!(handle.snapshot().last_failure, Some(FailureKind::Transient));
-        // What is no success is what it says, however long it took.
+        // Only a success can become a slow call. Other outcomes stay as they are.
         let permit = handle.try_acquire().unwrap();
         pass(secs(60)).await;
         permit.record(Outcome::Neutral);
@@ -420,9 +421,10 @@ fn succeed_once(handle: &CircuitBreakerHandle) {
     handle.try_acquire().unwrap().success();
 }
 
-/// Counts are exact: a rate is reached by the very failures that it is made of, whatever becomes of the fraction in binary.
+/// Counts are exact: the circuit trips at the failure that reaches the fraction, even if a float
+/// cannot hold the fraction.
 #[test]
-fn a_failure_rate_is_reached_by_exactly_its_part_of_the_calls() {
+fn a_failure_rate_is_reached_at_its_exact_count_in_any_window() {
     for calls in [1, 3, 7, 20, 50, 100, 365] {
         for failures in 1..=calls {
             let fraction = f64::from(failures) / f64::from(calls);
@@ -458,7 +460,8 @@ async fn a_slow_success_counts_in_the_window_too() {
     assert_eq!(told.take(), ["closed -> open (failure_rate) #1"]);
 }
 
-/// A fraction that no float holds exactly, met to the call: 7 % of 100 calls is 7 failures, though 0.07 × 100 is more than 7.
+/// No float holds this fraction exactly, and the count is right all the same: 7 % of 100 calls are
+/// 7 failures, though 0.07 × 100 is more than 7.
 #[test]
 fn a_failure_rate_is_reached_by_exactly_its_fraction_of_the_calls() {
     for (percent, calls) in [(7, 100), (14, 50), (28, 25), (55, 100), (56, 100)] {

@@ -1,4 +1,4 @@
-//! What observers are told, in full and in order.
+//! The events of a circuit breaker, complete and in order.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -46,7 +46,7 @@ async fn a_refused_call_notices_that_the_lease_is_over_and_asking_does_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_history_of_an_outage_is_told_in_order() {
+async fn the_events_of_an_outage_come_in_order() {
     let recorder = Recorder::new();
     let layer = CircuitBreakerLayer::new()
         .name("search")
@@ -151,7 +151,7 @@ async fn the_history_of_an_outage_is_told_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_layer_that_only_observes_tells_what_it_would_have_done() {
+async fn a_layer_that_only_observes_reports_what_it_would_have_done() {
     let told = Recorder::new();
     let tool = Tool::new();
     let layer = CircuitBreakerLayer::new()
@@ -189,19 +189,19 @@ async fn a_layer_that_only_observes_tells_what_it_would_have_done() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn evictions_of_the_unclean_and_unguarded_calls_are_told() {
+async fn evictions_of_unclean_circuits_and_unguarded_calls_are_reported() {
     let told = Recorder::new();
     let layer = CircuitBreakerLayer::new()
         .name("tools")
         .observe(told.clone())
         .per_key(|ask: &Ask| ask.name.as_str(), 2);
     let mut service = layer.layer(Tool::new());
-    // Clean ones go without a word.
+    // The eviction of a clean circuit is not reported.
     for name in ["a", "b", "c", "d"] {
         ask(&mut service, Ask::ok().of(name)).await.unwrap();
     }
     assert_eq!(told.take(), [""; 0]);
-    // One with a streak is told of; then two that are open leave no room.
+    // The eviction of a circuit with a streak is reported. Then two open circuits leave no room.
     ask(&mut service, Ask::fail().of("d")).await.unwrap_err();
     trip_key(&mut service, "e").await;
     trip_key(&mut service, "f").await;
@@ -254,7 +254,8 @@ async fn a_listener_may_call_back_into_the_breaker() {
     );
 }
 
-/// Checks that what comes in order comes one at a time, and that none is missing but those it is told of.
+/// Checks that transitions come in order and one at a time, and that only those are missing which
+/// an event reports as missed.
 #[derive(Clone, Default)]
 struct InOrder(Arc<Seen>);
 
@@ -306,7 +307,8 @@ fn transitions_come_in_order_and_one_at_a_time_from_many_threads() {
         for task in 0..64 {
             let (handle, seen) = (layer.handle(), Arc::clone(&seen));
             tasks.spawn(async move {
-                // On, until there was something to see: a thread that is put to sleep with the probe in hand stops all others.
+                // The task goes on until there were enough events. If the system suspends the
+                // thread that holds the probe, all others are refused meanwhile.
                 for round in 0.. {
                     if round >= 200 && seen.last.load(Ordering::Relaxed) > 100 {
                         return;
@@ -335,7 +337,7 @@ fn transitions_come_in_order_and_one_at_a_time_from_many_threads() {
 
 type Keyed = KeyedCircuitBreakerHandle<String>;
 
-/// Whoever is called may come back: no lock is held meanwhile.
+/// User code may call back into the breaker, because no lock is held meanwhile.
 #[tokio::test(start_paused = true)]
 async fn classifiers_policies_key_functions_and_rewriters_may_call_back_into_the_breaker() {
     let own: Arc<OnceLock<Keyed>> = Arc::default();
@@ -399,7 +401,7 @@ async fn classifiers_policies_key_functions_and_rewriters_may_call_back_into_the
     assert_eq!(visits.load(Ordering::Relaxed), 11);
 }
 
-/// The same of listeners, at every event that a keyed layer has.
+/// The same holds for listeners, at every event of a keyed layer.
 #[tokio::test(start_paused = true)]
 async fn a_listener_may_call_back_into_a_store_from_any_event() {
     let own: Arc<OnceLock<Keyed>> = Arc::default();
@@ -408,14 +410,14 @@ async fn a_listener_may_call_back_into_a_store_from_any_event() {
     let layer = CircuitBreakerLayer::new()
         .on_cancel(Cancelled::Release)
         .observe(move |event: &Event<'_>| {
-            // What it sets off comes to it, too.
+            // The calls below cause events too, and those come to this listener.
             if inside.swap(true, Ordering::Relaxed) {
                 return;
             }
             let handle = handle_of.get().unwrap();
             let name = event.name().unwrap();
             let _ = (handle.snapshot(name), handle.keys(), handle.resolve(name));
-            // A new key, which may be refused a place or push one out.
+            // A new key, which may find no room, or evict another.
             if let Ok(permit) = handle.try_acquire("visitor") {
                 permit.success();
             }

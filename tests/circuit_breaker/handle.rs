@@ -78,7 +78,7 @@ async fn a_permit_that_is_dropped_is_a_cancelled_call_and_while_panicking_a_fail
         assert_eq!(handle.snapshot().streak, streak, "{rule:?}");
         handle.reset();
 
-        // The probe, too.
+        // The same holds for a probe.
         fail(&handle, 3);
         pass(secs(30)).await;
         drop(handle.try_acquire().unwrap());
@@ -119,7 +119,7 @@ async fn a_permit_outlives_its_handle_and_its_layer() {
 // ===== pins and resets =====
 
 #[tokio::test(start_paused = true)]
-async fn a_pinned_circuit_stays_open_until_it_is_reset_whatever_comes() {
+async fn a_pinned_circuit_stays_open_until_it_is_reset() {
     let tool = Tool::new();
     let layer = CircuitBreakerLayer::new();
     let handle = layer.handle();
@@ -145,7 +145,7 @@ async fn a_pinned_circuit_stays_open_until_it_is_reset_whatever_comes() {
         );
         assert_eq!(pinned.time_left, None);
 
-        // Late results, the probe's too, and time move nothing.
+        // Neither late results, also that of the probe, nor time change anything.
         held.send(status(503)).unwrap();
         old.await.unwrap_err();
         if let Some((probe, held)) = probe {
@@ -179,13 +179,13 @@ async fn a_reset_clears_everything_in_every_state() {
         let (before, _held) = hold(&mut service, "").await;
         let mut out = None;
         match depth {
-            // A streak, with a hint.
+            // A streak with a hint.
             0 => {
                 let hinted = Ask::answer(crate::support::busy_for(secs(200)));
                 ask(&mut service, hinted).await.unwrap_err();
             }
             1 => trip(&mut service).await,
-            // Grown by failed probes.
+            // Failed probes lengthened the cooldown.
             2 => {
                 trip(&mut service).await;
                 pass(secs(30)).await;
@@ -200,7 +200,7 @@ async fn a_reset_clears_everything_in_every_state() {
         }
         handle.reset();
         assert_eq!(handle.snapshot(), fresh, "depth {depth}");
-        // What was in flight is stale.
+        // Calls in flight are stale.
         if let Some((probe, held)) = out {
             held.send(status(503)).unwrap();
             probe.await.unwrap_err();
@@ -232,7 +232,7 @@ async fn a_reset_while_closed_makes_calls_in_flight_stale() {
 // ===== snapshots =====
 
 #[tokio::test(start_paused = true)]
-async fn a_snapshot_tells_the_circuit_as_it_is_now() {
+async fn a_snapshot_shows_the_circuit_as_it_is_now() {
     let handle = CircuitBreakerLayer::new().success_threshold(2).handle();
     let at = |state, due, streak, time_left, trips, last| {
         let seen = handle.snapshot();
@@ -309,7 +309,7 @@ async fn layers_services_and_their_clones_share_one_circuit() {
     assert_eq!(tool.calls(), 3);
 }
 
-/// A clone that is configured further is another circuit, and a handle is taken last.
+/// A clone that is configured further has a circuit of its own, so a handle is taken last.
 #[tokio::test(start_paused = true)]
 async fn a_setter_gives_the_layer_state_of_its_own() {
     let layer = CircuitBreakerLayer::new();
@@ -329,7 +329,7 @@ async fn a_setter_gives_the_layer_state_of_its_own() {
         "and leaves the other's alone"
     );
 
-    // Each setter does so, those of the classifier and the policy too.
+    // Each setter does so, also those of the classifier and of the policy.
     let silent = |_: &Event<'_>| {};
     for handle in [
         copy.clone().failure_threshold(3).handle(),
@@ -346,7 +346,7 @@ async fn a_setter_gives_the_layer_state_of_its_own() {
     early.reset();
     assert_eq!(copy.handle().state(), State::Closed);
 
-    // The same with a circuit per key; the settings made before stay.
+    // The same holds for a circuit per key. Earlier settings stay.
     let keyed = CircuitBreakerLayer::new()
         .failure_threshold(1)
         .per_key(|ask: &Ask| ask.name.as_str(), 7);
@@ -372,7 +372,8 @@ async fn observing_only_refuses_nothing_and_moves_as_if_it_did() {
     let (model, handle) = (refusing.handle(), observing.handle());
     let mut service = observing.layer(tool.clone());
     for round in 0..200_u32 {
-        // What would be admitted is recorded by both; what would be refused runs, and is recorded by neither.
+        // Both layers record a call that would be admitted. A call that would be refused runs, and
+        // neither records it.
         let fails = round % 7 < 4;
         let asked = if fails { Ask::fail() } else { Ask::ok() };
         let answer = ask(&mut service, asked).await;
@@ -405,7 +406,7 @@ async fn observing_only_the_handle_grants_a_permit_that_records_nothing() {
     }
     drop(handle.try_acquire().unwrap());
     assert_eq!(handle.snapshot(), before);
-    // A call that runs without a permit across the cooldown's end is no probe.
+    // A call without a permit that outlasts the cooldown is no probe.
     let without = handle.try_acquire().unwrap();
     pass(secs(30)).await;
     let probe = handle.try_acquire().unwrap();
@@ -416,7 +417,7 @@ async fn observing_only_the_handle_grants_a_permit_that_records_nothing() {
     assert_eq!(handle.state(), State::Closed);
 }
 
-/// An inner service that was not readied is not called even so.
+/// A layer that only observes does not call an unready inner service either.
 #[tokio::test(start_paused = true)]
 async fn observing_only_calls_no_service_that_is_not_ready() {
     let tool = Tool::new();

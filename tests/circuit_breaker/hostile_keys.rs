@@ -13,7 +13,8 @@ use tower_breaker::{CircuitBreakerLayer, KeyedCircuitBreakerHandle, Permit};
 
 type Back = Arc<OnceLock<KeyedCircuitBreakerHandle<Reentrant>>>;
 
-/// A key whose every function but `Eq` comes back to the layer, with a key that does not.
+/// A key that calls the layer from each of its functions but `Eq`. It passes a key that does not
+/// call back.
 struct Reentrant(u32, Back);
 
 impl Reentrant {

@@ -41,7 +41,7 @@ async fn many_keys_that_succeed_push_out_no_circuit_that_is_live() {
 
 /// Case 11: a call in flight pins its key, and so do a probe's lease and a pin by hand.
 #[tokio::test(start_paused = true)]
-async fn what_is_live_keeps_its_circuit() {
+async fn a_live_circuit_is_not_evicted() {
     let layer = CircuitBreakerLayer::new()
         .failure_threshold(2)
         .per_key(|ask: &Ask| ask.name.as_str(), 5);
@@ -73,7 +73,7 @@ async fn what_is_live_keeps_its_circuit() {
     keys.sort();
     assert_eq!(keys, ["in flight", "one call", "open", "pinned", "probing"]);
 
-    // Their results are of the same circuits as before.
+    // Their results go to the same circuits as before.
     for (call, held) in in_flight {
         held.send(status(503)).unwrap();
         call.await.unwrap_err();
@@ -89,9 +89,9 @@ async fn what_is_live_keeps_its_circuit() {
     assert_eq!(handle.state("pinned"), State::Open);
 }
 
-/// Of those that may go, the clean go first, then the least recently used of the others.
+/// Clean circuits are evicted first, and then the least recently used of the others.
 #[tokio::test(start_paused = true)]
-async fn the_clean_and_idle_go_first_and_the_least_recently_used_of_them() {
+async fn clean_idle_circuits_are_evicted_first_least_recently_used_first() {
     let told = Recorder::new();
     let layer = CircuitBreakerLayer::new()
         .observe(told.clone())
@@ -118,7 +118,7 @@ async fn the_clean_and_idle_go_first_and_the_least_recently_used_of_them() {
     ask(&mut service, Ask::fail().of("f")).await.unwrap_err();
     assert_eq!(keys(), "abef");
     assert_eq!(told.take(), [""; 0]);
-    // None is clean; `b` was used less recently than `a`, which fails once more.
+    // None is clean. `a` fails once more, so `b` is the least recently used.
     ask(&mut service, Ask::fail().of("a")).await.unwrap_err();
     ask(&mut service, Ask::ok().of("g")).await.unwrap();
     assert_eq!(keys(), "aefg");
@@ -144,7 +144,7 @@ async fn a_model_that_is_down_never_refuses_its_neighbour() {
     for name in all {
         let answer = ask(&mut service, Ask::ok().of(name)).await;
         if name == "a/x" {
-            // Composite keys have no `Display`: their circuits are called as the layer is.
+            // Composite keys have no `Display`, so their circuits have the name of the layer.
             let refusal = refused(answer);
             assert_eq!(
                 (refusal.reason(), refusal.name()),
@@ -162,7 +162,7 @@ async fn a_model_that_is_down_never_refuses_its_neighbour() {
 
 /// Case 47.
 #[tokio::test(start_paused = true)]
-async fn a_store_full_of_the_dead_guards_the_next_key_after_their_cooldowns() {
+async fn a_store_full_of_open_circuits_guards_the_next_key_after_their_cooldowns() {
     let told = Recorder::new();
     let layer = CircuitBreakerLayer::new()
         .observe(told.clone())
@@ -172,7 +172,7 @@ async fn a_store_full_of_the_dead_guards_the_next_key_after_their_cooldowns() {
     for n in 0..1_000 {
         trip_key(&mut service, &format!("invented {n}")).await;
     }
-    // While all are live, another is served unguarded.
+    // While all circuits are live, another key is served unguarded.
     for _ in 0..10 {
         ask(&mut service, Ask::fail().of("early"))
             .await
@@ -199,7 +199,7 @@ async fn a_store_full_of_the_dead_guards_the_next_key_after_their_cooldowns() {
             "late: refused circuit_open for 30s",
         ]
     );
-    // As are a thousand more that follow it.
+    // So are the next keys.
     for n in 0..999 {
         trip_key(&mut service, &format!("more {n}")).await;
         assert_eq!(handle.keys().len(), 1_000);
@@ -208,7 +208,7 @@ async fn a_store_full_of_the_dead_guards_the_next_key_after_their_cooldowns() {
     assert_eq!(handle.state("late"), State::Open, "it was live");
 }
 
-/// The name of a key's circuit is what the key displays as, and goes before the layer's.
+/// A circuit is named by the `Display` of its key. That name goes before the layer's.
 #[tokio::test(start_paused = true)]
 async fn a_key_names_its_circuit() {
     let layer = CircuitBreakerLayer::new()
@@ -226,7 +226,7 @@ async fn a_key_names_its_circuit() {
         "tool `search` temporarily unavailable: circuit breaker open"
     );
 
-    // Keys of any type that borrows: numbers, too.
+    // Keys may be of any type that borrows, for instance numbers.
     let by_number = CircuitBreakerLayer::new()
         .failure_threshold(1)
         .per_key(|ask: &(u64, Ask)| &ask.0, 10);
@@ -235,7 +235,7 @@ async fn a_key_names_its_circuit() {
     assert_eq!(handle.try_acquire(&42).unwrap_err().name(), Some("42"));
     assert!(handle.would_allow(&43));
 
-    // Keys come from models: huge and hostile ones are keys like any other.
+    // Keys come from models. Huge and hostile keys are keys like any other.
     for hostile in ["", "\0\n`\u{202e}", &"x".repeat(1 << 20), "a\u{0301}", "🦀"] {
         ask(&mut service, Ask::fail().of(hostile))
             .await
@@ -248,7 +248,7 @@ async fn a_key_names_its_circuit() {
     }
 }
 
-/// Pure questions insert nothing, and say of a key without a circuit what a new one would.
+/// Pure questions insert nothing. For a key without a circuit they answer as a new circuit would.
 #[tokio::test(start_paused = true)]
 async fn questions_make_no_circuit_and_keep_none_alive() {
     let layer = CircuitBreakerLayer::new().per_key(|ask: &Ask| ask.name.as_str(), 2);
@@ -267,7 +267,8 @@ async fn questions_make_no_circuit_and_keep_none_alive() {
         assert!(!handle.forget(key));
     }
     assert_eq!(handle.keys(), [""; 0]);
-    // Nor do they count as use: `a` is the least recently used, however often it is looked at.
+    // Questions do not count as use: `a` is the least recently used, however often somebody asks
+    // about it.
     let mut service = layer.layer(Tool::new());
     ask(&mut service, Ask::ok().of("a")).await.unwrap();
     ask(&mut service, Ask::ok().of("b")).await.unwrap();
@@ -281,7 +282,7 @@ async fn questions_make_no_circuit_and_keep_none_alive() {
     assert_eq!(keys, ["b", "c"]);
 }
 
-/// The handle does by key what it does for one circuit.
+/// The keyed handle has the methods of the plain handle, each for one key.
 #[tokio::test(start_paused = true)]
 async fn the_keyed_handle_moves_one_key_at_a_time() {
     let tool = Tool::new();
@@ -316,7 +317,8 @@ async fn the_keyed_handle_moves_one_key_at_a_time() {
     probe.success();
     assert_eq!(handle.state("c"), State::Closed);
 
-    // Forgotten, whatever its state: the next call finds a new one, and late results are lost.
+    // A key is forgotten whatever its state. The next call gets a new circuit, and late results
+    // are lost.
     let (late, held) = hold(&mut service, "d").await;
     handle.force_open("d");
     assert!(handle.forget("d"));
@@ -330,9 +332,10 @@ async fn the_keyed_handle_moves_one_key_at_a_time() {
     );
 }
 
-/// A circuit that was forgotten is over: what its calls still say is not told as if it were of the one that took its place.
+/// A forgotten circuit reports nothing more. Late results of its calls are not reported as those
+/// of the new circuit.
 #[tokio::test(start_paused = true)]
-async fn a_forgotten_circuit_tells_of_no_more_transitions() {
+async fn a_forgotten_circuit_reports_no_more_transitions() {
     let told = Recorder::new();
     let layer = CircuitBreakerLayer::new()
         .failure_threshold(1)
@@ -348,7 +351,8 @@ async fn a_forgotten_circuit_tells_of_no_more_transitions() {
     assert_eq!(transitions.collect::<Vec<_>>(), [""; 0]);
 }
 
-/// With a capacity of one, the key in use is guarded, and others wait for its cooldown unguarded.
+/// With a capacity of one, the key in use is guarded. Other keys run unguarded until its cooldown
+/// is over.
 #[tokio::test(start_paused = true)]
 async fn a_capacity_of_one_guards_one() {
     let layer = CircuitBreakerLayer::new().per_key(|ask: &Ask| ask.name.as_str(), 1);
@@ -366,12 +370,12 @@ async fn a_capacity_of_one_guards_one() {
         refused(ask(&mut service, Ask::ok().of("b")).await);
         pass(secs(30)).await;
     }
-    // By hand as well: a permit without a circuit records nothing.
+    // The same holds for permits taken by hand: a permit without a circuit records nothing.
     trip_key(&mut service, "a").await;
     assert_eq!(handle.try_acquire("c").unwrap().failure(), Recorded::Stale);
 }
 
-/// A readiness error counts for no key, and a keyed service that was not polled refuses.
+/// A readiness error counts for no key. A keyed service that was not polled ready refuses.
 #[tokio::test(start_paused = true)]
 async fn a_keyed_service_asks_its_gate_in_call() {
     let layer = CircuitBreakerLayer::new()
@@ -385,7 +389,7 @@ async fn a_keyed_service_asks_its_gate_in_call() {
         (Reason::NotReady, Some("a"))
     );
     assert_eq!(refusal.retry_after(), Some(Duration::ZERO));
-    // A clone carries no readiness, and one poll is good for one call.
+    // A clone carries no readiness, and one `poll_ready` serves one call.
     service.ready().await.unwrap();
     let mut clone = service.clone();
     assert_eq!(
@@ -398,7 +402,8 @@ async fn a_keyed_service_asks_its_gate_in_call() {
         Reason::NotReady
     );
 
-    // Due only after it was polled: the gate is asked in `call`, so this call is the probe.
+    // The circuit became due after `poll_ready`. The gate is asked in `call`, so this call is the
+    // probe.
     ask(&mut service, Ask::fail().of("a")).await.unwrap_err();
     service.ready().await.unwrap();
     pass(secs(30)).await;
@@ -406,7 +411,8 @@ async fn a_keyed_service_asks_its_gate_in_call() {
     assert_eq!(handle.state("a"), State::Closed);
 }
 
-/// A pin that was said to be set is set, though the circuit may be evicted at the very moment it is asked for.
+/// If `force_open` says that it has pinned the circuit, then it is pinned, even if an eviction ran
+/// at the same time.
 #[test]
 fn a_pin_by_key_is_never_lost_to_an_eviction() {
     let handle = CircuitBreakerLayer::new()
@@ -438,7 +444,7 @@ fn a_pin_by_key_is_never_lost_to_an_eviction() {
     });
 }
 
-/// Case 7, by key: whoever looks at a circuit keeps none alive, and so makes no call run unguarded.
+/// Case 7, by key: questions keep no circuit alive, so they make no call run unguarded.
 #[test]
 fn looking_at_a_key_makes_no_other_key_unguarded() {
     let told = Recorder::new();
@@ -466,7 +472,7 @@ fn looking_at_a_key_makes_no_other_key_unguarded() {
 
 // ===== keys and substitutes =====
 
-/// Frameworks layer per request; the state is the layer's.
+/// Frameworks call `layer()` for each request. The layer keeps the state.
 #[tokio::test(start_paused = true)]
 async fn a_keyed_layer_that_is_applied_once_per_request_still_trips() {
     let tool = Tool::new();
@@ -481,9 +487,9 @@ async fn a_keyed_layer_that_is_applied_once_per_request_still_trips() {
     assert_eq!((tool.calls_of("a"), tool.calls_of("b")), (3, 1));
 }
 
-/// No call ran: there is no unguarded one to tell of.
+/// No call ran, so there is no unguarded call to report.
 #[test]
-fn pinning_a_key_that_finds_no_room_tells_of_no_call() {
+fn pinning_a_key_that_finds_no_room_reports_no_unguarded_call() {
     let events = Recorder::new();
     let handle = CircuitBreakerLayer::new()
         .observe(events.clone())
@@ -497,7 +503,8 @@ fn pinning_a_key_that_finds_no_room_tells_of_no_call() {
     assert_eq!(events.take(), ["b: unguarded"]);
 }
 
-/// Eight threads that call, pin, reset and forget a few keys, over stores that are too small for them.
+/// Eight threads that call, pin, reset and forget a few keys, over stores that are too small for
+/// them.
 #[test]
 fn a_crowd_that_calls_pins_resets_and_forgets_leaves_the_store_whole() {
     for capacity in [1, 2, 5] {

@@ -1,6 +1,7 @@
-//! The circuit breaker, as its users see it. Unless a test says otherwise: 3 failures, 30 s, 30 s lease.
+//! The circuit breaker, as its users see it. Unless a test sets them, the threshold is 3 failures,
+//! and the cooldown and the lease are 30 s.
 
-// A test whose subtraction of times goes below zero is to panic.
+// A test panics if a subtraction of times goes below zero.
 #![allow(clippy::unchecked_time_subtraction)]
 
 #[path = "../support/mod.rs"]

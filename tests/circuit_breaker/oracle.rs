@@ -1,4 +1,4 @@
-//! Looking changes nothing.
+//! Questions change nothing.
 
 use proptest::collection::vec;
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop_assert_eq, prop_oneof};
@@ -13,10 +13,11 @@ use crate::support::{NS, Recorder, pass, paused, secs};
 #[derive(Clone, Debug)]
 enum Step {
     Acquire,
-    /// Settles one of the permits that are out, as its number says.
+    /// Gives the verdict of the outstanding permit with this number.
     Record(usize, Outcome),
     Drop(usize),
-    /// To so many nanoseconds after what runs next: a cooldown's end or a lease's.
+    /// Moves the time to this many nanoseconds after the next deadline: the end of a cooldown or
+    /// of a lease.
     ToTheEdge(i8),
     Pass(u64),
     ForceOpen,
@@ -43,7 +44,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     vec(step, 1..40)
 }
 
-/// A circuit, the permits that are out, and what its observers were told.
+/// A circuit, the outstanding permits, and the events so far.
 struct Side {
     handle: CircuitBreakerHandle,
     permits: Vec<Permit>,
@@ -76,7 +77,7 @@ impl Side {
         }
     }
 
-    /// Takes the step and says what came of it.
+    /// Takes the step and returns its result as text.
     fn take(&mut self, step: &Step) -> String {
         match step {
             Step::Acquire => match self.handle.try_acquire() {
@@ -121,7 +122,7 @@ fn asked_a_thousand_times(handle: &CircuitBreakerHandle) -> Result<(), TestCaseE
     Ok(())
 }
 
-async fn looking_changes_nothing(
+async fn questions_change_nothing(
     steps: &[Step],
     rule: Cancelled,
     rate: bool,
@@ -174,6 +175,6 @@ proptest::proptest! {
         rule in 0..CANCELLED.len(),
         rate in any::<bool>(),
     ) {
-        paused(looking_changes_nothing(&steps, CANCELLED[rule], rate))?;
+        paused(questions_change_nothing(&steps, CANCELLED[rule], rate))?;
     }
 }

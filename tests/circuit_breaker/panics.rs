@@ -17,7 +17,7 @@ use crate::support::{
     status, trip, trip_key,
 };
 
-/// Awaits what is expected to panic, and says with what.
+/// Awaits a future that must panic, and returns the message of the panic.
 async fn panic_of<T>(future: impl Future<Output = T>) -> String {
     let panic = AssertUnwindSafe(future)
         .catch_unwind()
@@ -56,11 +56,11 @@ async fn a_listener_that_panics_harms_neither_the_state_nor_the_others() {
     pass(secs(30)).await;
     let _hung = hold(&mut service, "").await;
     pass(secs(60)).await;
-    // A probe that is dropped: the events come from its destructor.
+    // A dropped probe: its destructor sends the events.
     drop(hold(&mut service, "").await);
     assert_eq!(handle.state(), State::Open);
     pass(secs(30)).await;
-    // One whose destructor runs while its thread panics.
+    // A permit whose destructor runs while its thread panics.
     let permit = handle.try_acquire().unwrap();
     let panic = catch_unwind(AssertUnwindSafe(|| {
         let _permit = permit;
@@ -72,7 +72,7 @@ async fn a_listener_that_panics_harms_neither_the_state_nor_the_others() {
         "the panic is the caller's own"
     );
     assert_eq!((handle.state(), handle.snapshot().trips), (State::Open, 4));
-    // And a future of ours, likewise.
+    // A response future whose destructor runs while its thread panics.
     pass(secs(30)).await;
     let probe = hold(&mut service, "").await;
     let panic = catch_unwind(AssertUnwindSafe(|| {
@@ -198,7 +198,7 @@ async fn an_ordinary_call_that_panics_is_a_failure() {
     );
 }
 
-/// A panic that a guard around the inner future sees on its way out finds the failure recorded already.
+/// A guard around the future sees the panic after the failure was recorded.
 #[tokio::test(start_paused = true)]
 async fn a_panic_is_recorded_before_anybody_outside_catches_it() {
     let layer = CircuitBreakerLayer::new().failure_threshold(1);
@@ -254,7 +254,7 @@ async fn a_classifier_that_panics_makes_a_cancelled_call() {
     }
 }
 
-/// It is one at once, and not when the future is dropped.
+/// The call is cancelled at once, not when the future is dropped.
 #[tokio::test(start_paused = true)]
 async fn a_classifier_that_panics_gives_the_slot_back_though_the_future_lives() {
     let layer = CircuitBreakerLayer::new()
@@ -273,7 +273,7 @@ async fn a_classifier_that_panics_gives_the_slot_back_though_the_future_lives() 
     assert!(!handle.would_allow());
     assert!(catch_unwind(AssertUnwindSafe(|| probe.poll().is_ready())).is_err());
     assert!(handle.would_allow());
-    // Another takes the slot, and the old future's end does not give that one back.
+    // Another call takes the slot. The drop of the old future does not free that slot.
     let _next = hold(&mut service, "").await;
     drop(probe);
     assert!(!handle.would_allow());
@@ -305,7 +305,7 @@ async fn a_future_that_somebody_elses_panic_drops_is_a_cancelled_call() {
     }
 }
 
-/// A refusal policy that panics takes nothing along.
+/// A refusal policy that panics changes no state.
 #[tokio::test(start_paused = true)]
 async fn a_refusal_policy_that_panics_harms_no_state() {
     let layer = CircuitBreakerLayer::new()

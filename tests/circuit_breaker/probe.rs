@@ -1,4 +1,4 @@
-//! The probe: hung, dropped, crowded, neutral, and several of them.
+//! Probes that hang, are dropped, or are neutral; crowds of callers; and several probes in a row.
 
 use std::time::Duration;
 
@@ -92,7 +92,7 @@ async fn a_hung_probe_is_followed_by_exactly_one_when_lease_and_cooldown_are_ove
     }
 }
 
-/// Case 1: nobody noticed the end of the lease; the cooldown counts from it all the same.
+/// Case 1: the cooldown counts from the end of the lease, even if nobody noticed that end.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_over_reads_as_open_and_as_a_failure_before_anybody_calls() {
     let recorder = Recorder::new();
@@ -131,7 +131,7 @@ async fn a_lease_that_is_over_reads_as_open_and_as_a_failure_before_anybody_call
     );
 }
 
-/// What a dropped probe leaves behind, and that no second one goes meanwhile.
+/// Checks the state after a dropped probe, and that no second probe starts meanwhile.
 async fn after_a_dropped_probe(
     rule: Cancelled,
     ran: Duration,
@@ -233,7 +233,7 @@ fn of_a_crowd_at_the_cooldowns_end_exactly_one_call_is_the_probe() {
             let rule = CANCELLED[round % CANCELLED.len()];
             let tool = Tool::new();
             let layer = CircuitBreakerLayer::new()
-                // Due at once: nothing to wait for.
+                // The circuit is due at once.
                 .recovery_duration(Duration::ZERO)
                 .on_cancel(rule);
             let handle = layer.handle();
@@ -259,7 +259,7 @@ fn of_a_crowd_at_the_cooldowns_end_exactly_one_call_is_the_probe() {
             }
             assert_eq!(tool.calls(), before + 1, "one inner call");
 
-            // The calls from before the trip come back, while others knock.
+            // The calls from before the trip end, while others arrive.
             let mut late = JoinSet::new();
             for (at, (call, sender)) in old.into_iter().enumerate() {
                 late.spawn(async move {
@@ -289,7 +289,7 @@ fn of_a_crowd_at_the_cooldowns_end_exactly_one_call_is_the_probe() {
             assert_eq!(handle.state(), State::HalfOpen);
 
             for sender in senders {
-                // The refused ones do not listen any more.
+                // Refused calls have dropped their receivers.
                 let _ = sender.send(ok());
             }
             crowd.join_next().await.unwrap().unwrap().unwrap();
@@ -315,7 +315,7 @@ async fn after_a_neutral_probe_the_next_call_is_the_probe() {
         assert_eq!(handle.state(), State::HalfOpen);
         assert_eq!(handle.snapshot().time_left, None, "no lease runs");
         assert_eq!(tool.calls(), 3 + neutral + 1);
-        // The slot waits for its caller, however long that takes.
+        // The free slot stays free until a call comes.
         pass(secs(1_000)).await;
     }
     ask(&mut service, Ask::ok()).await.unwrap();
@@ -379,7 +379,7 @@ async fn a_late_neutral_result_moves_nothing() {
 
 /// Case 16.
 #[tokio::test(start_paused = true)]
-async fn several_successes_asked_for_are_probes_one_after_the_other() {
+async fn a_success_threshold_needs_that_many_probes_one_after_the_other() {
     for wanted in [1_u32, 2, 3, 7] {
         let tool = Tool::new();
         let layer = CircuitBreakerLayer::new()
@@ -389,7 +389,8 @@ async fn several_successes_asked_for_are_probes_one_after_the_other() {
         let mut service = layer.layer(tool.clone());
         trip(&mut service).await;
 
-        // All but one, then a failure: open, and they count anew.
+        // All probes but one succeed, and then one fails. The circuit opens, and the count begins
+        // anew.
         pass(secs(30)).await;
         for _ in 1..wanted {
             ask(&mut service, Ask::ok()).await.unwrap();
@@ -417,7 +418,7 @@ async fn several_successes_asked_for_are_probes_one_after_the_other() {
             probe.await.unwrap();
             assert_eq!(handle.state() == State::Closed, nth == wanted);
             if nth < wanted {
-                // A neutral one in between costs nothing.
+                // A neutral probe in between changes no count.
                 ask(&mut service, Ask::neutral()).await.unwrap_err();
                 pass(secs(7)).await;
             }
@@ -425,7 +426,7 @@ async fn several_successes_asked_for_are_probes_one_after_the_other() {
     }
 }
 
-/// Case 16: a probe that hangs takes the successes before it along.
+/// Case 16: a probe that hangs discards the successes before it.
 #[tokio::test(start_paused = true)]
 async fn successes_do_not_carry_over_a_lease_that_ended() {
     let layer = CircuitBreakerLayer::new().success_threshold(3);
@@ -452,7 +453,7 @@ fn fail_times(handle: &CircuitBreakerHandle, times: u32) {
 // ===== results =====
 
 #[test]
-fn neither_neutral_nor_released_probes_end_the_row_of_successes_asked_for() {
+fn neutral_and_released_probes_keep_the_count_of_successful_probes() {
     let handle = CircuitBreakerLayer::new()
         .failure_threshold(1)
         .recovery_duration(Duration::ZERO)

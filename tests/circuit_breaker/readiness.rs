@@ -1,4 +1,4 @@
-//! Case 8. The whole of tower's contract is tested in a file of its own.
+//! Case 8. `tests/contract` tests the whole contract of tower.
 
 use std::future::{Ready, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -45,7 +45,8 @@ async fn clones_that_poll_ready_and_go_take_no_probe() {
     assert_eq!(handle.state(), State::Closed);
 }
 
-/// The tool panics unless it was polled ready; of many that polled while the circuit was due, one is the probe.
+/// The tool panics unless it was polled ready. If many callers polled while the circuit was due,
+/// one of them is the probe.
 #[tokio::test(start_paused = true)]
 async fn no_inner_service_is_called_that_was_not_polled_ready() {
     let tool = Tool::new();
@@ -83,9 +84,10 @@ async fn no_inner_service_is_called_that_was_not_polled_ready() {
     assert_eq!(tool.calls(), 4);
 }
 
-/// Polled while open, called when due: to come again at once, and not to stay away for as long as it would have been.
+/// A caller that polled while the circuit was open, and calls when it is due, may come again at
+/// once. Its refusal does not repeat the old wait.
 #[tokio::test(start_paused = true)]
-async fn a_service_polled_while_open_and_called_when_due_is_told_to_come_again_at_once() {
+async fn a_service_polled_while_open_and_called_when_due_is_refused_with_no_wait() {
     for polled_before in [NS, Duration::from_millis(1), secs(1) - NS] {
         let layer = CircuitBreakerLayer::new();
         let mut service = layer.layer(Tool::new());
@@ -99,7 +101,7 @@ async fn a_service_polled_while_open_and_called_when_due_is_told_to_come_again_a
             (Reason::NotReady, Some(Duration::ZERO))
         );
         assert!(layer.handle().snapshot().due, "and no probe is taken");
-        // Closed meanwhile by somebody else: the same.
+        // The same holds if another caller has closed the circuit meanwhile.
         layer.handle().force_open();
         service.ready().await.unwrap();
         layer.handle().reset();
@@ -129,7 +131,7 @@ async fn a_caller_that_waits_for_the_inner_service_is_woken_by_a_trip_and_refuse
 
 type Readied = Poll<Result<(), BoxError>>;
 
-/// A service that is ready once, and then answers `poll_ready` as it was told.
+/// A service that is ready once, and then answers `poll_ready` as the test says.
 struct Fickle {
     ready: bool,
     polls: u32,
@@ -158,7 +160,7 @@ impl Service<()> for Fickle {
 
 // ===== readiness =====
 
-/// A layer that only observes holds nobody up, either.
+/// A layer that only observes makes nobody wait.
 #[tokio::test(start_paused = true)]
 async fn a_circuit_that_only_observes_is_ready_though_it_is_to_be_not_ready_when_open() {
     let tool = Tool::new();
@@ -173,7 +175,7 @@ async fn a_circuit_that_only_observes_is_ready_though_it_is_to_be_not_ready_when
     assert_eq!(tool.calls(), 4);
 }
 
-/// An earlier `poll_ready` lends a later one nothing, even if the later one unwinds.
+/// The readiness of an earlier `poll_ready` is gone after a later one, even if that one unwinds.
 #[test]
 fn a_readiness_that_is_asked_for_again_and_panics_is_gone() {
     let seconds: [fn() -> Readied; 2] = [

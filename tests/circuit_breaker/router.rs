@@ -58,7 +58,7 @@ fn a_crowd_at_a_due_circuit_sends_one_probe_and_is_answered_by_the_mirror() {
                 senders.push(sender);
                 crowd.spawn(async move { ask(&mut service, probe.of("search")).await });
             }
-            // Whoever calls waits for its answer: so wait until all have called.
+            // Each call waits for its answer. Wait here until all have called.
             let deadline = tokio::time::Instant::now() + secs(20);
             while tool.calls() < 3 + 1_000 {
                 assert!(
@@ -114,7 +114,8 @@ async fn a_substitutes_own_circuit_gets_its_verdicts() {
     assert_eq!(handle.snapshot("search").trips, 1);
     assert_eq!(handle.resolve("search"), Some("second"));
 
-    // A substitute that is due is probed by the call it is asked for, and the original by the next one after its own cooldown.
+    // The call that goes to a due substitute is its probe. The first call after the cooldown of
+    // the original is the probe of the original.
     pass(secs(30)).await;
     let (probe, held) = hold(&mut service, "search").await;
     assert_eq!(tool.calls_of("search"), 4);
@@ -133,14 +134,13 @@ async fn a_substitutes_own_circuit_gets_its_verdicts() {
 
 /// Case 46: all refuse.
 #[tokio::test(start_paused = true)]
-async fn when_all_refuse_there_is_one_refusal_that_names_the_tool_asked_for_and_the_shortest_wait()
-{
+async fn if_all_refuse_the_refusal_names_the_requested_tool_and_the_shortest_wait() {
     let names = ["search", "mirror", "second"];
     for shortest in names {
         let told = Recorder::new();
         let tool = Tool::new();
         let (mut service, handle) = routed(CircuitBreakerLayer::new().observe(told.clone()), &tool);
-        // By hand, so that no substitute takes the failures.
+        // By hand, so that the failures go to no substitute.
         let trip = |name: &str| {
             for _ in 0..3 {
                 handle.try_acquire(name).unwrap().failure();
@@ -170,7 +170,8 @@ async fn when_all_refuse_there_is_one_refusal_that_names_the_tool_asked_for_and_
             "a substitute's own are not asked"
         );
     }
-    // One that is pinned has no time; the others' counts. When all are, there is none.
+    // A pinned circuit has no wait, so the waits of the others count. If all are pinned, there is
+    // no wait.
     let (mut service, handle) = routed(CircuitBreakerLayer::new(), &Tool::new());
     handle.force_open("search");
     handle.force_open("mirror");
@@ -216,7 +217,7 @@ async fn resolve_is_pure() {
     assert_eq!(tool.calls_of("search"), 4);
 }
 
-/// What `resolve` says is where the next call goes, through a history of outages.
+/// Compares `resolve` with where the next call goes, through a history of outages.
 #[tokio::test(start_paused = true)]
 async fn the_next_call_goes_where_resolve_says() {
     let tool = Tool::new();
@@ -301,7 +302,8 @@ async fn a_call_that_a_substitute_takes_is_no_refusal() {
     let reply = ask(&mut service, Ask::ok().of("search")).await.unwrap();
     assert_eq!(reply.by, "archive");
     assert_eq!(told.take(), [""; 0]);
-    // Both are due: the probe is the first one's, and while it is out the next call is its substitute's probe.
+    // Both are due. The first call is the probe of `search`. While that probe is in flight, the
+    // next call is the probe of `mirror`.
     pass(secs(30)).await;
     let (first, held) = hold(&mut service, "search").await;
     let reply = ask(&mut service, Ask::ok().of("search")).await.unwrap();
@@ -321,7 +323,7 @@ async fn a_call_that_a_substitute_takes_is_no_refusal() {
     );
 }
 
-/// The slot that a rewrite had in hand is not lost when it panics: it is a cancelled call's.
+/// A rewrite that panics does not lose the slot of the probe: the call is a cancelled one.
 #[tokio::test(start_paused = true)]
 async fn a_rewrite_that_panics_is_a_cancelled_call_of_the_substitute() {
     use tower_breaker::{Cancelled, HealthRouter};

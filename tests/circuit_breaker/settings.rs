@@ -1,4 +1,4 @@
-//! Nonsense settings.
+//! Settings that make no sense, and settings at their limits.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::support::{
     Ask, NS, Tool, ask, busy_for, by_status, hold, ok, pass, refused, secs, status, trip,
 };
 
-/// That the setter panics, and that the message names it.
+/// Asserts that the setter panics, and that the message names it.
 #[track_caller]
 fn panics_with_its_name<T>(setter: &str, set: impl FnOnce(CircuitBreakerLayer) -> T) {
     let panic = catch_unwind(AssertUnwindSafe(|| set(CircuitBreakerLayer::new())))
@@ -55,7 +55,8 @@ fn a_setting_that_makes_no_sense_panics_in_its_setter_and_names_it() {
     }
 }
 
-/// Case 17: every setting at its ends at once, through trips, late failures, hung and failed probes and a recovery.
+/// Case 17: all settings at their limits at once, through trips, late failures, hung and failed
+/// probes and a recovery.
 #[tokio::test(start_paused = true)]
 async fn no_setting_overflows_at_its_ends() {
     let ends = [Duration::ZERO, NS, secs(30), Duration::MAX];
@@ -86,7 +87,7 @@ async fn no_setting_overflows_at_its_ends() {
                         late.await.unwrap_err();
                         drop(dropped);
                         for step in 0..6 {
-                            // A day is beyond every end but the last.
+                            // A day is longer than each of the limits except the last.
                             pass(secs(24 * 60 * 60)).await;
                             let allowed = handle.would_allow();
                             let _ = format!("{:?}", handle.snapshot());
@@ -165,10 +166,11 @@ async fn a_lease_without_end_holds_its_slot_until_a_reset() {
     );
 }
 
-/// Case 17: the other times at their ends.
+/// Case 17: the other times at their limits.
 #[tokio::test(start_paused = true)]
 async fn times_at_their_ends_mean_what_the_docs_say() {
-    // A slow call without end is never slow; and a cancelled call has always run for at least nothing, and never for ever.
+    // With `Duration::MAX` no call is slow. A cancelled call always ran for at least zero, and
+    // never for `Duration::MAX`.
     for (rule, streak) in [
         (Cancelled::FailureAfter(Duration::ZERO), 1),
         (Cancelled::FailureAfter(Duration::MAX), 0),
@@ -186,7 +188,7 @@ async fn times_at_their_ends_mean_what_the_docs_say() {
         drop(hold(&mut service, "").await);
         assert_eq!(handle.snapshot().streak, streak);
     }
-    // A growth whose cap is below the cooldown does not grow, and shrinks nothing.
+    // A back-off whose maximum is below the cooldown neither lengthens nor shortens it.
     for max in [Duration::ZERO, secs(1), secs(30)] {
         let handle = CircuitBreakerLayer::new()
             .failure_threshold(1)
@@ -198,7 +200,7 @@ async fn times_at_their_ends_mean_what_the_docs_say() {
             pass(secs(30)).await;
         }
     }
-    // Counts at their ends.
+    // Counts at their limits.
     let handle = CircuitBreakerLayer::new()
         .failure_threshold(u32::MAX)
         .success_threshold(u32::MAX)
@@ -236,7 +238,7 @@ async fn the_defaults_are_those_that_are_promised() {
     fail_times(&handle, 2);
     assert_eq!(handle.state(), State::Closed, "three failures in a row");
     fail_times(&handle, 1);
-    // Neither the first cooldown nor one after a failed probe is any longer than 30 s; nor is the lease.
+    // The first cooldown, a cooldown after a failed probe, and the lease are all 30 s.
     for _ in 0..3 {
         assert_eq!(handle.snapshot().time_left, Some(secs(30)));
         pass(secs(30) - NS).await;
@@ -260,7 +262,7 @@ async fn the_defaults_are_those_that_are_promised() {
     handle.try_acquire().unwrap().record(patient);
     assert_eq!(handle.snapshot().time_left, Some(secs(5 * 60)));
 
-    // No rate counts unless asked for, and then with ten calls.
+    // A failure rate counts only if it is set, and then from ten calls on.
     let handle = CircuitBreakerLayer::new().handle();
     for _ in 0..1_000 {
         fail_times(&handle, 2);

@@ -1,4 +1,5 @@
-//! Results that come late: from before a trip, from before a recovery, from a probe whose lease is over.
+//! Results that come late: from before a trip, from before a recovery, from a probe whose lease is
+//! over.
 
 use tower::Layer;
 use tower_breaker::{
@@ -113,7 +114,7 @@ async fn stragglers_restart_the_cooldown_and_trip_nothing_anew() {
     assert_eq!(recorder.take(), expected);
     assert_eq!((handle.snapshot().trips, handle.snapshot().streak), (1, 3));
 
-    // Open until 50 s; refusals never move it.
+    // The circuit is open until 50 s. Refusals never move that.
     for left in (1..=30).rev() {
         assert_eq!(
             refused(ask(&mut service, Ask::ok()).await).retry_after(),
@@ -126,7 +127,8 @@ async fn stragglers_restart_the_cooldown_and_trip_nothing_anew() {
     assert_eq!(handle.state(), State::Closed);
 }
 
-/// Case 13: a call that was dropped late is a straggler where the rule says it failed, and nothing where it does not.
+/// Case 13: a call that is dropped late is a stale failure if the rule calls it a failure.
+/// Otherwise it changes nothing.
 #[tokio::test(start_paused = true)]
 async fn a_straggler_that_is_dropped_counts_by_the_rule() {
     for rule in CANCELLED {
@@ -176,7 +178,7 @@ async fn the_late_failure_of_a_vanished_probe_restarts_the_cooldown() {
     }
 }
 
-/// The lease's last instant is still the probe's; its end is not.
+/// A probe counts up to the last nanosecond of its lease, and no longer at the end.
 #[tokio::test(start_paused = true)]
 async fn a_probe_counts_until_its_lease_ends_and_not_at_the_end() {
     for (nanos, state) in [
@@ -198,7 +200,7 @@ async fn a_probe_counts_until_its_lease_ends_and_not_at_the_end() {
 
 /// Case 45.
 #[tokio::test(start_paused = true)]
-async fn calls_from_an_old_life_change_nothing_in_the_new_one() {
+async fn calls_from_before_a_reset_change_nothing() {
     for outcome in [503, 402, 429] {
         let layer = CircuitBreakerLayer::new().classify(by_status);
         let handle = layer.handle();
@@ -220,7 +222,7 @@ async fn calls_from_an_old_life_change_nothing_in_the_new_one() {
     }
 }
 
-/// Case 45: successes of an old life end no streak of the new one.
+/// Case 45: successes from before a reset end no streak after it.
 #[tokio::test(start_paused = true)]
 async fn a_success_from_an_old_life_ends_no_streak() {
     let layer = CircuitBreakerLayer::new();
@@ -246,7 +248,7 @@ fn fail_times(handle: &CircuitBreakerHandle, times: u32) {
     }
 }
 
-/// A late result is late whatever it says: fatal ones and hints change no more than others.
+/// A stale result is stale whatever it says. Fatal failures and hints change no more than others.
 #[tokio::test(start_paused = true)]
 async fn a_late_fatal_failure_with_a_hint_is_stale_like_any_other() {
     let handle = CircuitBreakerLayer::new().handle();
@@ -258,7 +260,7 @@ async fn a_late_fatal_failure_with_a_hint_is_stale_like_any_other() {
     let mut late = late.into_iter();
     let mut say = || late.next().unwrap().record(patient);
 
-    // Half-open: nothing changes, and the probe's failure opens for no longer.
+    // Half-open: nothing changes, and the cooldown after a failed probe is no longer.
     let before = handle.snapshot();
     assert_eq!(say(), Recorded::Stale);
     assert_eq!(handle.snapshot(), before);
@@ -272,7 +274,7 @@ async fn a_late_fatal_failure_with_a_hint_is_stale_like_any_other() {
     assert_eq!(handle.snapshot(), before);
     fail_times(&handle, 3);
     assert_eq!(handle.snapshot().time_left, Some(secs(30)));
-    // Open: it moves the cooldown, which is all it does.
+    // Open: the stale failure moves the cooldown, and does nothing else.
     let trips = handle.snapshot().trips;
     assert_eq!(say(), Recorded::Stale);
     let seen = handle.snapshot();

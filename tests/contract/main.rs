@@ -1,4 +1,5 @@
-//! The contract of a tower service, seen from outside: readiness, wake-ups, clones, and the company of tower's own middleware.
+//! The contract of a tower service, seen from outside: readiness, wake-ups, clones, and stacks
+//! with tower's own middleware.
 
 #[path = "../support/site.rs"]
 mod site;

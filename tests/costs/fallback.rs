@@ -1,4 +1,4 @@
-//! What a turn of a healthy primary allocates: nothing.
+//! A turn of a healthy primary allocates nothing.
 
 use std::convert::Infallible;
 use std::future::{Future, Ready, ready};
@@ -10,7 +10,7 @@ use tower_breaker::{Event, FallbackLayer, FallbackState};
 
 use crate::allocations;
 
-/// Answers at once with what it was asked.
+/// Answers at once with the request.
 #[derive(Clone)]
 struct Echo;
 

@@ -1,4 +1,4 @@
-//! What the layers allocate on their closed paths: nothing.
+//! The layers allocate nothing on their closed paths.
 //!
 //! A binary of its own, since it replaces the global allocator.
 

@@ -1,4 +1,4 @@
-//! What a tripwire costs on the closed path: no allocation, with the default digest.
+//! The closed path of a tripwire allocates nothing with the default digest.
 
 use std::future::{Ready, ready};
 use std::pin::pin;

@@ -1,4 +1,4 @@
-//! What the layer asks of services and requests, and which of its types go to other threads.
+//! The bounds of services and requests, and the types that go to other threads.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -13,9 +13,8 @@ use super::fixture::{Mocks, mocks, trip_mocks};
 use crate::support::models::{Answer, DOWN, Model, ModelError, classify, turn};
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_asked_of_the_primary_or_the_request_but_that_they_are_a_service_and_its_request()
- {
-    /// Neither `Clone` nor `Send`, nor is anything about it; and it lives as long as what it borrows.
+async fn the_primary_and_the_request_need_no_further_bounds() {
+    /// A service that borrows, and is neither `Clone` nor `Send`. Neither are its parts.
     struct Local<'a>(&'a str, Rc<()>);
     struct Request(Rc<()>);
 
@@ -52,7 +51,7 @@ async fn nothing_is_asked_of_the_primary_or_the_request_but_that_they_are_a_serv
 }
 
 #[test]
-fn a_service_and_its_future_are_send_if_what_they_hold_is_even_if_backups_are_not_sync() {
+fn a_service_and_its_future_are_send_if_their_parts_are_and_backups_need_not_be_sync() {
     fn is_send<T: Send>(_: &T) {}
     type Boxed = tower::util::BoxCloneService<String, Answer, ModelError>;
     let backup: Boxed = Boxed::new(Model::new("a"));

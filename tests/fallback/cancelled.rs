@@ -1,4 +1,4 @@
-//! Dropped turns: what each `Cancelled` rule says, and that no probe is lost.
+//! Dropped turns: the effect of each `Cancelled` rule, and that no probe is lost.
 
 use std::time::Duration;
 
@@ -9,8 +9,9 @@ use tower_breaker::{Cancelled, FallbackLayer};
 use crate::support::models::{DOWN, Does, Model, advance, classify, strikes, turn, turns};
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_turn_says_what_on_cancel_says() {
-    /// What is left of a dropped probe, and of a dropped turn of the backup: whether a probe is due, its failures, the strikes.
+async fn a_dropped_turn_has_the_outcome_of_on_cancel() {
+    /// The state after a dropped probe and a dropped turn of the backup: whether a probe is due,
+    /// the failures of probes, the strikes.
     async fn after(rule: Cancelled, ran: u64, polls: bool) -> (bool, u32, u32) {
         let (primary, a) = (Model::new("primary"), Model::new("a"));
         let layer = FallbackLayer::new("primary")
@@ -23,7 +24,8 @@ async fn a_dropped_turn_says_what_on_cancel_says() {
         a.does(Does::Hang);
         primary.does(Does::Hang);
         advance(60 - ran).await;
-        // First the backup's, while the cooldown runs; then the probe.
+        // First a turn of the backup is dropped, while the cooldown runs. Then the probe is
+        // dropped.
         for model in [&a, &primary] {
             let mut service = service.clone();
             service.ready().await.unwrap();

@@ -1,4 +1,4 @@
-//! What a turn of a healthy primary costs: no clock read and no runtime.
+//! The cost of a turn of a healthy primary: no clock read and no runtime.
 
 use std::future::Future;
 use std::task::Context;
@@ -9,8 +9,9 @@ use tower_breaker::FallbackLayer;
 use crate::support::models::Model;
 
 #[test]
-fn a_healthy_primary_costs_no_clock_and_needs_no_runtime() {
-    // Without a runtime a paused clock cannot be; the clock itself is counted in the library's own tests.
+fn a_healthy_primary_reads_no_clock_and_needs_no_runtime() {
+    // A clock cannot be paused without a runtime. The unit tests of the library count the clock
+    // reads.
     let layer = FallbackLayer::new("primary").backup("a", Model::new("a"));
     let mut service = layer.layer(Model::new("primary"));
     let mut cx = Context::from_waker(std::task::Waker::noop());

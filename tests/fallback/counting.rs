@@ -1,4 +1,5 @@
-//! What counts: failures of the primary, strikes of the entries, and which results count.
+//! The counts of a fallback: failures of the primary, strikes of the entries, and which results
+//! count.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::support::models::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn case_26_who_gets_the_strike() {
+async fn case_26_a_strike_goes_to_the_model_that_served() {
     let models = Models::new();
     let layer = models.layer();
     let (service, handle) = (layer.layer(models.primary.clone()), layer.handle());
@@ -43,7 +44,7 @@ async fn case_26_who_gets_the_strike() {
     );
     assert_eq!(strikes(&handle.snapshot()), [1, 1]);
 
-    // Ten turns in flight on the primary all fail: the chain has no strike at all.
+    // Ten turns in flight on the primary all fail. No entry of the chain gets a strike.
     handle.reset();
     models.primary.does(Does::Wait);
     let flying = (0..10).map(|_| tokio::spawn(service.clone().oneshot(String::new())));
@@ -63,7 +64,7 @@ async fn case_26_who_gets_the_strike() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn case_30_spent_stays_remembered() {
+async fn case_30_a_spent_entry_stays_spent() {
     let models = Models::new();
     let layer = models.layer();
     let (service, handle) = (layer.layer(models.primary.clone()), layer.handle());
@@ -96,7 +97,7 @@ async fn case_30_spent_stays_remembered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn case_34_which_results_move_on() {
+async fn case_34_each_kind_of_result_has_its_documented_effect() {
     for (does, state, consecutive) in [
         (DOWN, FallbackState::Primary, 1),
         (rate_limited(1), FallbackState::Primary, 1),
@@ -111,7 +112,7 @@ async fn case_34_which_results_move_on() {
         assert_eq!(handle.state(), state, "{does:?}");
         assert_eq!(handle.snapshot().consecutive_failures, consecutive);
     }
-    // And a fatal result spends an entry at once.
+    // A fatal result spends an entry at once.
     let models = Models::new();
     let layer = models.layer();
     let (service, handle) = (layer.layer(models.primary.clone()), layer.handle());

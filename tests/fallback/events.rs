@@ -1,4 +1,4 @@
-//! What observers, `on_fallback` and `served_by` are told.
+//! The events, and the closures of `on_fallback` and `served_by`.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +9,7 @@ use tower_breaker::{EntryChange, Event, FallbackLayer};
 use crate::support::models::{Answer, DOWN, Does, FATAL, Model, advance, classify, turn, turns};
 
 #[tokio::test(start_paused = true)]
-async fn a_response_learns_who_served_it_and_observers_hear_of_each_turn() {
+async fn a_response_names_its_server_and_observers_see_each_turn() {
     let (primary, a) = (Model::new("primary"), Model::new("a"));
     let told = Arc::new(Mutex::new(Vec::new()));
     let log = Arc::clone(&told);
@@ -41,7 +41,7 @@ async fn a_response_learns_who_served_it_and_observers_hear_of_each_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_response_learns_who_served_it_though_nobody_observes() {
+async fn a_response_names_its_server_without_observers() {
     let layer = FallbackLayer::new("primary")
         .classify(classify)
         .served_by(|answer: &mut Answer, name: &str| answer.served_by = Some(name.to_owned()));
@@ -53,7 +53,7 @@ async fn a_response_learns_who_served_it_though_nobody_observes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn observers_hear_of_late_verdicts_and_of_no_others_as_such() {
+async fn observers_get_a_late_verdict_event_for_stale_results_only() {
     let (primary, a) = (Model::new("primary"), Model::new("a"));
     let told = Arc::new(Mutex::new(Vec::new()));
     let log = Arc::clone(&told);

@@ -1,4 +1,4 @@
-//! What the tests of the fallback share.
+//! Shared by the tests of the fallback.
 
 use std::time::Duration;
 
@@ -94,7 +94,7 @@ pub fn mocks(set: impl FnOnce(Layered) -> Layered) -> Mocks {
     }
 }
 
-/// Fails one turn of whoever has `handle`.
+/// Fails one turn of the mock with `handle`.
 pub async fn fail_mocks(service: &Guarded, handle: &mut Handle<Text, Text>) {
     let turn = service.clone().oneshot("trip");
     let answer = async {

@@ -1,4 +1,4 @@
-//! Asking a handle changes nothing.
+//! Questions to a handle change nothing.
 
 use tokio_test::{assert_ready_ok, task};
 use tower::{Layer, Service, ServiceExt};
@@ -7,7 +7,7 @@ use tower_breaker::FallbackLayer;
 use crate::support::models::{DOWN, Does, Model, advance, classify, turns};
 
 #[tokio::test(start_paused = true)]
-async fn looking_changes_nothing() {
+async fn questions_change_nothing() {
     let (primary, a) = (Model::new("primary"), Model::new("a"));
     let layer = FallbackLayer::new("primary")
         .backup("a", a)

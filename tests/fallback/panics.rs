@@ -9,7 +9,7 @@ use crate::support::models::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_is_a_failure_of_whoever_served_and_the_slot_is_free_again() {
+async fn a_panic_is_a_failure_of_the_model_that_served_and_frees_the_slot() {
     let (primary, a) = (Model::new("primary"), Model::new("a"));
     let layer = FallbackLayer::new("primary")
         .backup("a", a.clone())

@@ -12,7 +12,7 @@ use super::fixture::{Models, trip};
 use crate::support::models::{DOWN, Does, Model, advance, classify, turn, turns};
 
 #[tokio::test(start_paused = true)]
-async fn case_24_back_to_the_primary() {
+async fn case_24_a_successful_probe_goes_back_to_the_primary() {
     let models = Models::new();
     let layer = models.layer();
     let (service, handle) = (layer.layer(models.primary.clone()), layer.handle());
@@ -26,7 +26,7 @@ async fn case_24_back_to_the_primary() {
     assert_eq!(handle.active_model().as_deref(), Some("primary"));
     assert_eq!(handle.state(), FallbackState::Fallback);
 
-    // Exactly one turn goes to the primary, of however many at once.
+    // However many turns come at once, exactly one goes to the primary.
     models.primary.does(Does::Wait);
     let probe = tokio::spawn(service.clone().oneshot("probe".to_owned()));
     tokio::task::yield_now().await;

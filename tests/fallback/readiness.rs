@@ -1,4 +1,4 @@
-//! Which service is polled ready, who is woken, and what a readiness error means.
+//! Which service is polled ready, which callers are woken, and how a readiness error counts.
 
 use std::sync::Arc;
 use std::task::Context;
@@ -167,7 +167,7 @@ async fn a_service_that_is_dropped_while_it_waits_leaves_no_waker_behind() {
     assert_pending!(service.poll_ready(&mut Context::from_waker(&task)));
     assert!(Arc::strong_count(&waker) > 2, "the chain holds one");
     drop((service, task));
-    // The mock lets go of its own when it is polled by another.
+    // The mock itself holds another waker, and drops it here.
     mocks.primary.allow(1);
     assert_eq!(Arc::strong_count(&waker), 1);
 }
@@ -224,7 +224,7 @@ async fn a_readiness_error_of_a_backup_is_its_strike() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_primary_readied_that_has_tripped_is_not_called_and_a_clone_of_the_backup_is_readied() {
+async fn a_readied_primary_that_trips_is_not_called_and_a_clone_of_the_backup_is_readied() {
     let mut mocks = mocks(|layer| layer);
     let mut readied = task::spawn(mocks.service.clone());
     assert_ready_ok!(readied.enter(|cx, mut service| service.poll_ready(cx)));
@@ -244,7 +244,7 @@ async fn a_primary_readied_that_has_tripped_is_not_called_and_a_clone_of_the_bac
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_primary_readied_for_a_probe_that_another_took_is_neither_a_second_probe_nor_refused() {
+async fn a_turn_whose_probe_another_turn_took_goes_to_the_chain() {
     let mut mocks = mocks(|layer| layer);
     trip_mocks(&mut mocks).await;
     advance(60).await;
@@ -331,7 +331,8 @@ async fn a_turn_to_be_refused_goes_to_an_entry_that_has_become_live_since() {
     };
     assert_eq!(tokio::join!(turn, answer).0.unwrap(), "from b");
 
-    // And is not a probe when the cooldown is over since: nobody readied the primary.
+    // The turn is no probe even if the cooldown is over by now, because nobody readied the
+    // primary.
     mocks.handle.disable("b").unwrap();
     service.ready().await.unwrap();
     advance(60).await;

@@ -1,4 +1,4 @@
-//! When a turn is refused, and what its caller is told.
+//! When a turn is refused, and the contents of the refusal.
 
 use std::convert::Infallible;
 
@@ -91,7 +91,7 @@ async fn case_35_last_resort() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_becomes_what_the_policy_makes_of_it() {
+async fn the_policy_decides_what_a_refusal_becomes() {
     #[derive(Debug)]
     enum Mine {
         Refused(Reason),

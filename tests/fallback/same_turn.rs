@@ -10,8 +10,9 @@ use super::fixture::{Models, Text, pair};
 use crate::support::models::{DOWN, Does, Model, ModelError, NEUTRAL, classify, strikes, turn};
 
 #[tokio::test(start_paused = true)]
-async fn case_31_an_answer_that_was_given_is_not_taken_back() {
-    // The head of a stream is a success, and the turn's result: nothing goes on from it.
+async fn case_31_a_turn_does_not_go_on_after_an_answer() {
+    // The head of a stream is a success, and the result of the turn. The turn does not go on after
+    // it.
     let models = Models::new();
     let layer = models.layer().same_turn(|req: &String| Some(req.clone()));
     let service = layer.layer(models.primary.clone());
@@ -79,7 +80,7 @@ async fn same_turn_goes_down_the_live_chain_each_entry_at_most_once() {
     assert_eq!((primary.count(), a.count(), b.count()), (1, 1, 1));
     assert_eq!(strikes(&handle.snapshot()), [1, 0]);
 
-    // The last one's failure is the turn's.
+    // The turn fails with the failure of the last entry.
     b.does(DOWN);
     assert!(turn(&service).await.unwrap_err().starts_with("b:"));
     assert_eq!(told(), ["primary to a", "a to b", "b served: false"]);

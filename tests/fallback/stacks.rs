@@ -12,7 +12,7 @@ use super::fixture::refusal;
 use crate::support::models::{Answer, DOWN, Does, FATAL, Model, advance, classify, turn, turns};
 
 #[tokio::test(start_paused = true)]
-async fn case_32_the_inner_breaker_still_sees() {
+async fn case_32_a_breaker_inside_counts_the_primarys_results() {
     let down = Arc::new(Mutex::new(0));
     let calls = Arc::clone(&down);
     let primary = service_fn(move |_: String| {
@@ -43,7 +43,7 @@ async fn case_32_the_inner_breaker_still_sees() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_works_behind_a_buffer() {
+async fn a_fallback_works_behind_a_buffer() {
     let primary = Model::new("primary");
     let a = Model::new("a");
     let layer = FallbackLayer::new("primary")
@@ -67,7 +67,7 @@ async fn it_works_behind_a_buffer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_works_inside_retry() {
+async fn a_fallback_works_inside_retry() {
     #[derive(Clone)]
     struct Attempts(u32);
 

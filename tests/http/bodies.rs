@@ -1,6 +1,6 @@
-//! Verdicts at the end of a body, as users of the layers see them. Cases 2, 10, 31 and 33 of the field.
+//! Verdicts at the end of a body, as users of the layers see them. Cases 2, 10, 31 and 33.
 
-#![allow(clippy::unchecked_time_subtraction)] // A test that goes below zero is to panic.
+#![allow(clippy::unchecked_time_subtraction)] // A test panics below zero.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -127,14 +127,14 @@ async fn a_probe_whose_body_falls_silent_has_failed_when_its_lease_is_over() {
     assert_eq!(circuit.state(), State::HalfOpen);
     advance(Duration::from_nanos(1)).await;
     assert_eq!(circuit.state(), State::Open);
-    // What comes after that renews nothing, and its end says nothing.
+    // Later frames renew nothing, and the end of the body changes nothing.
     pipe.send(Step::Data("too late"));
     assert_pending!(read(&mut body));
     advance(29 * SECOND).await;
     drop(pipe);
     assert_ready!(read(&mut body)).unwrap();
     assert_eq!(circuit.snapshot().time_left, Some(SECOND));
-    // An ordinary call that falls silent says nothing at all.
+    // An ordinary call whose body falls silent has no verdict.
     circuit.reset();
     let _pipe = server.answers();
     let mut body = call(&mut stack).await.unwrap();
@@ -216,7 +216,7 @@ async fn a_head_that_failed_or_says_nothing_is_judged_at_once() {
     let mut body = call(&mut stack).await.unwrap();
     assert_eq!(circuit.state(), State::HalfOpen);
     assert!(circuit.would_allow(), "a neutral probe gave its slot back");
-    // The body says no more of it, whatever becomes of it.
+    // The rest of the body changes nothing.
     pipe.send(Step::Error);
     assert_ready!(read(&mut body)).unwrap_err();
     assert!(circuit.would_allow());
@@ -224,7 +224,7 @@ async fn a_head_that_failed_or_says_nothing_is_judged_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_recorded_twice_and_a_body_that_is_over_stays_over() {
+async fn a_verdict_is_recorded_once_and_an_ended_body_stays_ended() {
     let server = Server::default();
     let layer = CircuitBreakerLayer::new()
         .failure_threshold(10)
@@ -256,8 +256,8 @@ async fn nothing_is_recorded_twice_and_a_body_that_is_over_stays_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_has_given_all_it_announced_has_ended_though_nobody_asks() {
-    // As a server does that writes a response with a `Content-Length`.
+async fn a_body_that_has_given_its_announced_length_has_ended_even_if_it_is_not_polled_again() {
+    // This is how a server writes a response with a `Content-Length`.
     let layer = breaker().on_cancel(Cancelled::Failure).judge(EndOfBody);
     let circuit = layer.handle();
     let mut full = layer.layer(service_fn(|_: Request<()>| async {
@@ -268,13 +268,13 @@ async fn a_body_that_has_given_all_it_announced_has_ended_though_nobody_asks() {
     assert!(body.is_end_stream());
     drop(body);
     assert_eq!(circuit.state(), State::Closed);
-    // An empty one ends with its head.
+    // An empty body ends with its head.
     let mut empty = layer.layer(service_fn(|_: Request<()>| async {
         Ok::<_, BoxError>(Response::new(Full::new(Bytes::new())))
     }));
     drop(call(&mut empty).await.unwrap());
     assert_eq!(circuit.state(), State::Closed);
-    // One that tells its length, and cannot say that nothing follows.
+    // A body that announces its length, and does not report its end.
     for (read_on, state) in [(false, State::Closed), (true, State::Open)] {
         let server = Server::default();
         let pipe = server.answers_with(StatusCode::OK, Says::Length(6));
@@ -286,7 +286,7 @@ async fn a_body_that_has_given_all_it_announced_has_ended_though_nobody_asks() {
         assert_pending!(read(&mut body));
         assert_eq!(body.size_hint().exact(), Some(0));
         if read_on {
-            // What follows still counts.
+            // An error after the announced length still counts.
             pipe.send(Step::Error);
             assert_ready!(read(&mut body)).unwrap_err();
         }
@@ -294,7 +294,7 @@ async fn a_body_that_has_given_all_it_announced_has_ended_though_nobody_asks() {
         assert_eq!(circuit.state(), state);
     }
     circuit.reset();
-    // And one that breaks off before.
+    // A body that breaks off before its announced length.
     let server = Server::default();
     let pipe = server.answers_with(StatusCode::OK, Says::Length(6));
     let mut body = call(&mut layer.layer(server)).await.unwrap();
@@ -338,7 +338,7 @@ async fn a_body_that_panics_has_failed_and_an_inspector_that_panics_has_cancelle
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_inspects_gives_the_verdict_before_the_end_and_the_rest_passes() {
+async fn an_inspector_may_give_the_verdict_before_the_end_and_the_rest_passes() {
     let server = Server::default();
     let layer = breaker().judge(EndOfBody.inspect(ErrorEvents::new()));
     let circuit = layer.handle();
@@ -360,7 +360,7 @@ async fn who_inspects_gives_the_verdict_before_the_end_and_the_rest_passes() {
     assert_eq!(circuit.snapshot().trips, 1);
 }
 
-/// Wants a status in the trailers.
+/// An inspector that requires a status in the trailers.
 #[derive(Clone, Default)]
 struct Status {
     wanted: bool,
@@ -422,7 +422,7 @@ async fn trailers_are_seen_and_pass_through() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_who_leaves_trailers_that_have_to_come_has_gone_away() {
+async fn a_reader_who_leaves_before_required_trailers_cancels_the_call() {
     for (rule, streak) in [(Cancelled::Ignore, 0), (Cancelled::Failure, 1)] {
         let layer = CircuitBreakerLayer::new()
             .on_cancel(rule)
@@ -638,7 +638,7 @@ async fn a_fallbacks_probe_is_out_until_its_body_ends_and_lives_by_its_frames() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_whose_body_is_dropped_says_what_the_rule_says_of_whoever_served_it() {
+async fn a_turn_whose_body_is_dropped_has_the_outcome_of_on_cancel() {
     for (rule, failed) in [
         (Cancelled::Ignore, false),
         (Cancelled::Release, false),
@@ -685,7 +685,7 @@ async fn a_turn_whose_body_is_dropped_says_what_the_rule_says_of_whoever_served_
         let kept = (rule == Cancelled::Ignore).then_some(118 * SECOND);
         assert_eq!(now.lease_left, kept, "{rule:?}");
         advance(kept.unwrap_or_default()).await;
-        // Never wedged: the next turn is the probe.
+        // The slot is not lost: the next turn is the probe.
         let pipe = primary.answers();
         let mut probe = call(&mut stack).await.unwrap();
         drop(pipe);
@@ -698,10 +698,10 @@ async fn a_turn_whose_body_is_dropped_says_what_the_rule_says_of_whoever_served_
 #[tokio::test(start_paused = true)]
 async fn a_request_that_is_replayed_arrives_with_identical_bytes_and_one_that_cannot_be_is_not_replayed()
  {
-    /// What a model was asked.
+    /// The requests that a model got.
     type Asked = Arc<Mutex<Vec<Bytes>>>;
 
-    /// Reads what it is asked, and answers if it is well.
+    /// Reads its request, and answers if it is up.
     fn model<B>(
         well: bool,
         asked: &Asked,
@@ -739,7 +739,7 @@ async fn a_request_that_is_replayed_arrives_with_identical_bytes_and_one_that_ca
         assert_eq!(*asked.lock().unwrap(), std::slice::from_ref(&text));
     }
 
-    // Of a body that is no `Clone`.
+    // A request whose body is not `Clone`.
     type Once = http_body_util::combinators::BoxBody<Bytes, Infallible>;
     let [first, second] = [(); 2].map(|()| Asked::default());
     let mut stack = FallbackLayer::new("gpt-5")
@@ -812,7 +812,7 @@ async fn a_tripwires_probe_that_is_dropped_in_its_body_re_arms_by_refusals() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_tripwire_compares_is_the_answer_as_it_came() {
+async fn a_tripwire_compares_the_response_before_it_wraps_the_body() {
     let server = Server::default();
     let layer = TripwireLayer::new()
         .max_turns(100)
@@ -854,14 +854,14 @@ async fn a_stack_of_all_three_judges_one_body_at_its_end() {
     assert_eq!(circuit.state(), State::Open);
     assert_eq!(chain.snapshot().consecutive_failures, 1);
     assert_eq!(fence.snapshot().errors, 1);
-    // A refusal of the circuit is a failed turn of the chain, and nothing to the fence.
+    // A refusal of the circuit is a failed turn for the chain, and neutral for the fence.
     call(&mut stack).await.unwrap_err();
     assert_eq!(chain.snapshot().consecutive_failures, 2);
     assert_eq!(fence.snapshot().errors, 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_type_that_cannot_be_stays_as_it_is() {
+async fn an_infallible_error_type_stays_infallible() {
     let mut stack = breaker()
         .refuse_with(|_: Request<()>, _| {
             Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
@@ -896,9 +896,8 @@ async fn a_body_shows_its_permit_until_the_verdict() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn taking_the_inner_body_out_is_the_end_of_a_body_that_has_ended_and_a_dropped_call_otherwise()
- {
-    // What the inner body says of its end, and the streak after it was taken out.
+async fn taking_out_the_inner_body_is_a_dropped_call_unless_the_body_has_ended() {
+    // The claim of the inner body about its end, and the streak after the body was taken out.
     for (says, streak) in [(Says::Nothing, 2), (Says::Length(3), 0)] {
         let server = Server::default();
         let layer = CircuitBreakerLayer::new()
@@ -914,7 +913,7 @@ async fn taking_the_inner_body_out_is_the_end_of_a_body_that_has_ended_and_a_dro
         assert_pending!(read(&mut body));
         let mut inner: Piped = body.into_inner();
         assert_eq!(circuit.snapshot().streak, streak);
-        // What comes after is the caller's own.
+        // Later frames are no longer counted.
         pipe.send(Step::Error);
         assert_ready!(read(&mut inner)).unwrap_err();
         assert_eq!(circuit.snapshot().streak, streak);

@@ -1,4 +1,4 @@
-//! Feature `http`: what heads of responses do to the layers, and refusals as responses.
+//! Feature `http`: how the layers judge the heads of responses, and refusals as responses.
 
 use std::convert::Infallible;
 use std::time::{Duration, SystemTime};
@@ -19,7 +19,7 @@ use tower_breaker::{
 
 // ===== what the tests share =====
 
-/// What the server is to answer: the request says so.
+/// The answer of the server. The request carries it.
 type Scripted = Result<Response<String>, BoxError>;
 
 fn response(status: u16, headers: &[(&'static str, &str)]) -> Response<String> {
@@ -32,7 +32,7 @@ fn response(status: u16, headers: &[(&'static str, &str)]) -> Response<String> {
     response
 }
 
-/// A server that answers what the request says.
+/// A server that answers as the request says.
 async fn server(scripted: Scripted) -> Scripted {
     scripted
 }
@@ -61,7 +61,7 @@ where
     assert_eq!(answer.unwrap().unwrap().status(), status);
 }
 
-/// How long the circuit refuses from now on.
+/// Returns how long the circuit still refuses.
 fn left(handle: &CircuitBreakerHandle) -> Duration {
     let refusal = handle.try_acquire().unwrap_err();
     assert_eq!(refusal.reason(), Reason::CircuitOpen);
@@ -102,7 +102,8 @@ async fn a_late_rate_limit_with_a_longer_hint_keeps_the_circuit_open() {
     assert!(handle.would_allow());
 }
 
-/// How long a circuit is open that was tripped by such a response; its cooldown is 30 s, and the cap 5 minutes.
+/// Trips a circuit by such a response, and returns how long it is open. The cooldown is 30 s, and
+/// the cap is 5 minutes.
 async fn open_for(status: u16, headers: &[(&'static str, &str)]) -> Duration {
     let layer = CircuitBreakerLayer::new()
         .failure_threshold(1)
@@ -177,7 +178,7 @@ async fn a_date_alone_is_measured_by_the_systems_clock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limits_reset_is_heeded_for_a_rate_limit_alone() {
+async fn a_limits_reset_counts_for_a_rate_limit_alone() {
     let spent = [
         ("x-ratelimit-remaining-requests", "59"),
         ("x-ratelimit-reset-requests", "4m0s"),
@@ -214,7 +215,7 @@ async fn a_huge_hint_without_a_cap_never_panics() {
     }
 }
 
-/// A hint that was heard before the trip is not forgotten at the trip.
+/// A hint from before the trip still counts at the trip.
 #[tokio::test(start_paused = true)]
 async fn an_earlier_hint_of_the_streak_holds_at_the_trip() {
     let layer = CircuitBreakerLayer::new().classify(StatusClassifier::new());
@@ -242,7 +243,7 @@ async fn the_callers_own_mistakes_trip_nothing() {
         (handle.state(), handle.snapshot().streak),
         (State::Closed, 0)
     );
-    // Nor do they end a streak.
+    // They do not end a streak either.
     get(&mut service, 503).await;
     get(&mut service, 503).await;
     get(&mut service, 401).await;
@@ -326,7 +327,7 @@ async fn a_refusal_is_a_503_that_says_how_long_to_wait() {
     };
     let Ok(answer) = service.ready().await.unwrap().call(at_once(200)).await;
     refused(answer, "20").await;
-    // Rounded up: whoever comes back then is not refused again.
+    // The wait is rounded up, so a caller that comes back then is not refused again.
     advance(NS).await;
     let Ok(answer) = service.ready().await.unwrap().call(at_once(200)).await;
     refused(answer, "20").await;
@@ -334,7 +335,7 @@ async fn a_refusal_is_a_503_that_says_how_long_to_wait() {
     let Ok(answer) = service.ready().await.unwrap().call(at_once(200)).await;
     refused(answer, "1").await;
 
-    // In half-open, the lease's rest.
+    // Half-open: the rest of the lease.
     advance(secs(1)).await;
     let (answer_probe, asked) = oneshot::channel();
     let mut probe = task::spawn(service.ready().await.unwrap().call(asked));
@@ -353,7 +354,7 @@ async fn a_refusal_is_a_503_that_says_how_long_to_wait() {
         (200, State::Closed)
     );
 
-    // Pinned, no time is known.
+    // Pinned open: no time is known.
     handle.force_open();
     let Ok(answer) = service.ready().await.unwrap().call(at_once(200)).await;
     assert_eq!(answer.headers().get("retry-after"), None);
@@ -385,7 +386,7 @@ async fn a_refusal_as_a_problem_is_json() {
     );
 }
 
-/// A key is a name that a model wrote.
+/// A model wrote this key, which is the name of its circuit.
 #[tokio::test(start_paused = true)]
 async fn a_name_from_a_model_stays_inside_its_string() {
     let name = "a\"}\\\n\u{1}`{";
@@ -403,7 +404,8 @@ async fn a_name_from_a_model_stays_inside_its_string() {
     assert_eq!(problem.get("retry_after"), None);
 }
 
-/// Section 4: inner layers refuse with errors, and one outermost `then` makes the response, whichever layer it was.
+/// Section 4: inner layers refuse with errors, and one outermost `then` makes the response for any
+/// of them.
 #[tokio::test(start_paused = true)]
 async fn one_outermost_response_serves_the_refusals_of_every_layer() {
     let breaker = CircuitBreakerLayer::new()
@@ -460,7 +462,8 @@ async fn a_tripwires_soft_refusal_may_have_another_status() {
     assert!(answer.body().contains("all 0 turns"), "{answer:?}");
 }
 
-/// A fallback refuses like the others, and the inner service's own errors come through a soft policy as they are.
+/// A fallback refuses like the other layers. Errors of the inner service pass through a soft
+/// policy unchanged.
 #[tokio::test(start_paused = true)]
 async fn a_soft_fallback_refuses_with_the_time_until_its_primary_is_probed() {
     let layer = FallbackLayer::new("gpt-5")
@@ -490,10 +493,10 @@ async fn a_soft_fallback_refuses_with_the_time_until_its_primary_is_probed() {
 
 // ===== case 34 =====
 
-/// What a status does.
+/// The effect of a status.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Does {
-    /// Nothing at all: a streak neither grows nor ends.
+    /// It changes nothing: a streak neither grows nor ends.
     Nothing,
     Succeeds,
     Counts(FailureKind),
@@ -502,7 +505,7 @@ enum Does {
 use Does::{Counts, Nothing, Succeeds};
 use FailureKind::{Fatal, RateLimited, Transient};
 
-/// Twelve statuses: what they do to any service, and to a model.
+/// Twelve statuses, with their effect for any service and for a model.
 const TABLE: [(u16, Does, Does); 12] = [
     (200, Succeeds, Succeeds),
     (400, Nothing, Nothing),
@@ -518,7 +521,8 @@ const TABLE: [(u16, Does, Does); 12] = [
     (529, Counts(Transient), Counts(Transient)),
 ];
 
-/// What one response of this status does to a breaker with one failure behind it, and one more to go.
+/// Returns the effect of one response of this status on a breaker that has had one failure of the
+/// three that trip it.
 async fn breaker<E>(classifier: StatusClassifier<E>, status: u16) -> Does
 where
     StatusClassifier<E>: Classify<Response<String>, BoxError> + Clone,
@@ -554,7 +558,7 @@ where
     (layer.handle(), layer.layer(service_fn(server)))
 }
 
-/// What one response of this status does to a fallback's primary.
+/// Returns the effect of one response of this status on the primary of a fallback.
 async fn primary<E>(classifier: StatusClassifier<E>, status: u16) -> Does
 where
     StatusClassifier<E>: Classify<Response<String>, BoxError> + Clone,
@@ -579,7 +583,8 @@ where
     }
 }
 
-/// How many strikes one response of this status gives to the first backup, of the two that it may have; and who serves next.
+/// Returns how many strikes one response of this status gives to the first backup, and who serves
+/// next. The budget is two strikes.
 async fn backup<E>(classifier: StatusClassifier<E>, status: u16) -> (u32, String)
 where
     StatusClassifier<E>: Classify<Response<String>, BoxError> + Clone,
@@ -595,7 +600,7 @@ where
 }
 
 #[tokio::test(start_paused = true)]
-async fn twelve_statuses_and_what_they_do() {
+async fn twelve_statuses_have_the_documented_effects() {
     for (status, any, model) in TABLE {
         let (new, models) = (StatusClassifier::new, StatusClassifier::models);
         assert_eq!(breaker(new(), status).await, any, "{status}");
@@ -631,15 +636,15 @@ async fn a_fatal_status_trips_and_spends_an_entry_at_once() {
             assert_eq!(handle.state(), state);
             get(&mut service, status).await;
         }
-        // Three calls, and all three are spent.
+        // Three calls spend all three models.
         assert_eq!(handle.active_model(), None);
         assert!(ask(&mut service, Ok(response(200, &[]))).await.is_none());
     }
 }
 
-/// The hint of a primary's response lengthens its cooldown; a backup's moves nothing.
+/// The hint in a response of the primary lengthens its cooldown. A backup's hint moves nothing.
 #[tokio::test(start_paused = true)]
-async fn a_fallback_heeds_the_hint_of_its_primary_alone() {
+async fn only_the_hint_of_the_primary_lengthens_a_fallbacks_cooldown() {
     let (handle, mut service) = fallback(StatusClassifier::models());
     for _ in 0..3 {
         let limited = response(429, &[("retry-after", "90")]);
@@ -652,9 +657,10 @@ async fn a_fallback_heeds_the_hint_of_its_primary_alone() {
     assert_eq!(handle.snapshot().time_until_probe, Some(secs(90)));
 }
 
-/// Case 32, as HTTP has it: the preset for models takes the refusals of a breaker further inside for failed turns, the other takes them for nothing.
+/// Case 32, over HTTP: for the preset for models, a refusal of a breaker further inside is a
+/// failed turn. For the other preset it is neutral.
 #[tokio::test(start_paused = true)]
-async fn a_model_that_is_refused_did_not_answer() {
+async fn a_refusal_of_a_breaker_inside_is_a_failed_turn_for_the_model_preset() {
     async fn turns<E>(classifier: StatusClassifier<E>) -> (FallbackState, State)
     where
         StatusClassifier<E>: Classify<Response<String>, BoxError> + Clone,
@@ -699,9 +705,9 @@ async fn a_changed_table_decides() {
     assert_eq!(handle.state(), State::Open);
 }
 
-/// Errors are another matter than statuses, and any error type will do.
+/// A classifier of its own judges errors, and any error type will do.
 #[tokio::test(start_paused = true)]
-async fn errors_are_failures_unless_somebody_else_judges_them() {
+async fn errors_are_failures_unless_another_classifier_judges_them() {
     struct Mistake;
     type Answer = Result<Response<()>, Mistake>;
     let layer = CircuitBreakerLayer::new()
@@ -726,7 +732,7 @@ async fn errors_are_failures_unless_somebody_else_judges_them() {
     assert_eq!(judged.classify(answer.as_ref()), Outcome::Neutral);
 }
 
-/// For responses of another type: the head alone, and the hints alone.
+/// For responses of another type, the head alone is judged, and the hints are read alone.
 #[test]
 fn a_head_is_judged_and_hints_are_read_without_a_response() {
     let mut headers = HeaderMap::new();

@@ -1,4 +1,5 @@
-//! What a hostile server, a careless reader and an observer that calls back may do to a body that is judged at its end.
+//! Bodies that are judged at their end, with a hostile server, a careless reader, or an observer
+//! that calls back.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -29,7 +30,7 @@ use crate::pipe::{Piped, SECOND, Says, Server, Step, breaker, call, panics, read
 // ===== where a body ends =====
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_gave_its_trailers_has_ended_though_nobody_asks() {
+async fn a_body_that_gave_its_trailers_has_ended_even_if_it_is_not_polled_again() {
     let server = Server::default();
     let layer = breaker().on_cancel(Cancelled::Failure).judge(EndOfBody);
     let circuit = layer.handle();
@@ -41,7 +42,7 @@ async fn a_body_that_gave_its_trailers_has_ended_though_nobody_asks() {
     assert_pending!(read(&mut body));
     drop(body);
     assert_eq!(circuit.state(), State::Closed);
-    // What comes after them all the same is heard.
+    // An error after the trailers still counts.
     let pipe = server.answers();
     let mut body = call(&mut stack).await.unwrap();
     pipe.send(Step::Trailers(HeaderMap::new()));
@@ -51,7 +52,8 @@ async fn a_body_that_gave_its_trailers_has_ended_though_nobody_asks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_has_ended_since_its_last_frame_has_ended_though_nobody_asks() {
+async fn a_body_that_reports_its_end_after_the_last_frame_has_ended_even_if_it_is_not_polled_again()
+{
     for (says, state) in [
         (Says::Ended, State::Closed),
         (Says::Left(0), State::Closed),
@@ -64,7 +66,7 @@ async fn a_body_that_has_ended_since_its_last_frame_has_ended_though_nobody_asks
         let mut body = call(&mut layer.layer(server)).await.unwrap();
         pipe.send(Step::Data("one"));
         assert_pending!(read(&mut body));
-        // As a body of HTTP/2 does whose last frame of data is followed by an empty one.
+        // A body of HTTP/2 does so when an empty frame follows its last frame of data.
         body.get_mut().says = says;
         assert_eq!(body.is_end_stream(), says == Says::Ended);
         drop(body);
@@ -107,7 +109,7 @@ async fn a_probe_whose_body_a_server_writes_with_trailers_closes_the_circuit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_lies_about_its_length_is_judged_by_what_it_does() {
+async fn a_body_that_lies_about_its_length_is_judged_by_its_frames() {
     for says in [Says::Left(0), Says::Left(3), Says::Left(u64::MAX)] {
         for (last, state) in [(None, State::Closed), (Some(Step::Error), State::Open)] {
             let server = Server::default();
@@ -129,7 +131,7 @@ async fn a_body_that_lies_about_its_length_is_judged_by_what_it_does() {
             assert_eq!(circuit.state(), state, "{says:?}");
         }
     }
-    // One that has ended, by its own word, has: what it does after that says nothing.
+    // A body that says that it has ended has ended. Later frames change nothing.
     let server = Server::default();
     let layer = breaker().judge(EndOfBody);
     let circuit = layer.handle();
@@ -141,7 +143,7 @@ async fn a_body_that_lies_about_its_length_is_judged_by_what_it_does() {
     assert_eq!(circuit.state(), State::Closed);
 }
 
-/// Takes an end for a failure: what it waited for did not come.
+/// An inspector that calls the end a failure, because its frame did not come.
 #[derive(Clone)]
 struct Waits;
 
@@ -156,7 +158,7 @@ impl Inspect<Bytes> for Waits {
 }
 
 #[tokio::test(start_paused = true)]
-async fn trailers_that_do_not_say_what_they_have_to_are_a_failure_though_nobody_reads_on() {
+async fn trailers_without_the_required_status_are_a_failure_even_if_nobody_reads_on() {
     for says in [Says::Nothing, Says::Left(0)] {
         let server = Server::default();
         let layer = breaker().judge(EndOfBody.inspect(Waits));
@@ -180,7 +182,7 @@ async fn trailers_that_do_not_say_what_they_have_to_are_a_failure_though_nobody_
 // ===== panics =====
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_panics_when_it_is_asked_about_has_failed_and_its_call_panics() {
+async fn a_body_that_panics_when_asked_for_its_end_has_failed_and_its_call_panics() {
     let server = Server::default();
     let layer = breaker().judge(EndOfBody);
     let circuit = layer.handle();
@@ -192,7 +194,7 @@ async fn a_body_that_panics_when_it_is_asked_about_has_failed_and_its_call_panic
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_is_dropped_panics_of_nothing_that_it_is_asked_and_is_a_dropped_call() {
+async fn a_dropped_body_that_panics_when_asked_is_a_dropped_call_without_a_panic() {
     for says in [Says::Panics, Says::PanicsOfSize] {
         let server = Server::default();
         let layer = breaker().on_cancel(Cancelled::Failure).judge(EndOfBody);
@@ -203,7 +205,7 @@ async fn a_body_that_is_dropped_panics_of_nothing_that_it_is_asked_and_is_a_drop
         drop(body);
         assert_eq!(circuit.state(), State::Open, "{says:?}");
     }
-    // Neither of what an inspector does.
+    // A panic of the inspector is caught too.
     let server = Server::default();
     let layer = breaker()
         .on_cancel(Cancelled::Failure)
@@ -250,7 +252,7 @@ async fn a_body_that_panics_when_it_is_dropped_loses_no_probe() {
     assert!(circuit.would_allow());
 }
 
-/// Panics where the test says.
+/// An inspector that panics where the test says.
 #[derive(Debug)]
 struct Panics(&'static str);
 
@@ -278,7 +280,7 @@ impl Inspect<Bytes> for Panics {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_inspects_and_panics_cancels_the_call_wherever_that_is() {
+async fn an_inspector_that_panics_anywhere_cancels_the_call() {
     for place in ["head", "frame", "end", "clone"] {
         for says in [Says::Nothing, Says::Left(0), Says::Ended] {
             let server = Server::default();
@@ -290,7 +292,7 @@ async fn whoever_inspects_and_panics_cancels_the_call_wherever_that_is() {
             advance(30 * SECOND).await;
             let inner = server.clone();
             let mut stack = if place == "clone" {
-                // The layer clones it for its service, too.
+                // The layer clones the inspector for its service, too.
                 assert!(panics(|| layer.layer(inner)));
                 continue;
             } else {
@@ -304,7 +306,7 @@ async fn whoever_inspects_and_panics_cancels_the_call_wherever_that_is() {
                 drop(pipe);
                 assert_ready!(read(&mut body)).unwrap();
             });
-            // Where a body has ended with its head nobody looks at its frames.
+            // If a body has ended with its head, the inspector gets no frames.
             let judged = place == "frame" && says == Says::Ended;
             assert_eq!(panicked, !judged, "{place} {says:?}");
             let state = if judged {
@@ -344,7 +346,7 @@ async fn a_body_that_has_to_stay_pinned_is_judged_as_any_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_permit_goes_with_its_body_through_whatever_wraps_it() {
+async fn a_permit_stays_with_its_body_inside_any_wrapper() {
     let server = Server::default();
     let layer = CircuitBreakerLayer::new()
         .failure_threshold(100)
@@ -354,16 +356,16 @@ async fn a_permit_goes_with_its_body_through_whatever_wraps_it() {
     let streak = || circuit.snapshot().streak;
     let mut stack = layer.layer(server.clone());
 
-    // Taken out of its response, which is dropped.
+    // The body is taken out of its response, which is dropped.
     let pipe = server.answers();
     let response = (&mut stack).oneshot(Request::new(())).await.unwrap();
     let (_head, body) = response.into_parts();
     pipe.send(Step::Error);
-    // Boxed, which takes it to be `Send` and `Sync`.
+    // A boxed body has to be `Send` and `Sync`.
     body.boxed().collect().await.unwrap_err();
     assert_eq!(streak(), 1);
 
-    // Cut off by its reader.
+    // The reader limits the body.
     let pipe = server.answers();
     let body = call(&mut stack).await.unwrap();
     pipe.send(Step::Data("too much"));
@@ -377,7 +379,7 @@ async fn a_permit_goes_with_its_body_through_whatever_wraps_it() {
     Limited::new(body, 6).collect().await.unwrap();
     assert_eq!(streak(), 0);
 
-    // Behind a buffer, whose worker has made the call.
+    // Behind a buffer, the worker makes the call.
     let mut buffer = Buffer::new(stack, 8);
     let pipe = server.answers();
     let response = (&mut buffer).oneshot(Request::new(())).await.unwrap();
@@ -406,7 +408,7 @@ async fn a_probe_whose_body_is_leaked_has_failed_when_its_lease_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_layer_of_a_stack_has_its_own_word_on_one_body() {
+async fn each_layer_of_a_stack_judges_the_same_body_for_itself() {
     let server = Server::default();
     let breaker = breaker().judge(EndOfBody);
     let fallback = FallbackLayer::new("gpt-5").judge(EndOfBody.inspect(ErrorEvents::new()));
@@ -437,7 +439,7 @@ async fn each_layer_of_a_stack_has_its_own_word_on_one_body() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_inspector_remembers_is_of_its_own_response() {
+async fn an_inspector_remembers_only_its_own_response() {
     let server = Server::default();
     let frames = Cell::new(0);
     let layer = CircuitBreakerLayer::new().judge(EndOfBody.inspect(move |_: &Frame<Bytes>| {
@@ -482,7 +484,7 @@ async fn an_observer_may_end_and_drop_other_bodies_and_move_the_circuit() {
             events.lock().unwrap().push(short);
             let all = std::mem::take(&mut *bodies.lock().unwrap());
             for mut body in all {
-                // One has ended, and the other is dropped.
+                // One body ends here, and the other is dropped.
                 let _ = read(&mut body);
             }
         })
@@ -524,7 +526,7 @@ async fn a_body_that_streams_says_nothing_of_a_circuit_that_was_moved_by_hand() 
                 circuit.force_open();
                 State::Open
             };
-            // A sign of life of the probe that was, beside the circuit's new life.
+            // A frame of the old probe, in a newer generation of the circuit.
             pipe.send(Step::Data("more"));
             assert_pending!(read(&mut body));
             assert_eq!(circuit.snapshot().time_left, None);
@@ -567,7 +569,7 @@ async fn a_body_that_streams_says_nothing_of_a_key_that_was_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_waits_for_an_open_circuit_waits_as_long_as_its_probe_shows_signs_of_life() {
+async fn a_caller_of_an_open_circuit_waits_while_the_probe_renews_its_lease() {
     for clean in [true, false] {
         let server = Server::default();
         let layer = breaker().when_open(WhenOpen::NotReady).judge(EndOfBody);
@@ -585,7 +587,7 @@ async fn whoever_waits_for_an_open_circuit_waits_as_long_as_its_probe_shows_sign
             pipe.send(Step::Data("more"));
             assert_pending!(read(&mut body));
             if waiting.is_woken() {
-                // The lease that it waited for is over, and was renewed.
+                // The timer ran out at the end of the old lease, but the lease was renewed.
                 assert_pending!(waiting.poll());
             }
         }
@@ -594,7 +596,7 @@ async fn whoever_waits_for_an_open_circuit_waits_as_long_as_its_probe_shows_sign
             drop(pipe);
             assert_ready!(read(&mut body)).unwrap();
         } else {
-            // Silent from now on, for its lease and the cooldown.
+            // The body is silent from now on, for the lease and the cooldown.
             for _ in 0..60 {
                 assert!(!circuit.would_allow());
                 advance(SECOND).await;
@@ -610,7 +612,7 @@ async fn whoever_waits_for_an_open_circuit_waits_as_long_as_its_probe_shows_sign
 
 #[tokio::test(start_paused = true)]
 async fn a_call_lasts_to_the_end_of_its_body() {
-    // For a rule that asks how long a dropped call ran,
+    // The rule for dropped calls counts the time until the body was dropped.
     let server = Server::default();
     let layer = breaker()
         .on_cancel(Cancelled::FailureAfter(5 * SECOND))
@@ -628,7 +630,7 @@ async fn a_call_lasts_to_the_end_of_its_body() {
         drop(body);
         assert_eq!(circuit.state(), state);
     }
-    // for slow calls,
+    // The rule for slow calls counts the time until the body ended.
     let layer = breaker().slow_call(5 * SECOND).judge(EndOfBody);
     let circuit = layer.handle();
     let mut stack = layer.layer(server.clone());
@@ -640,7 +642,7 @@ async fn a_call_lasts_to_the_end_of_its_body() {
         assert_ready!(read(&mut body)).unwrap();
         assert_eq!(circuit.state(), state);
     }
-    // and for the rate of failures.
+    // The failure rate counts a call when its body has ended.
     let layer = CircuitBreakerLayer::new()
         .failure_threshold(100)
         .failure_rate(0.5, Window::Calls(4))
@@ -683,7 +685,7 @@ async fn a_call_that_is_only_observed_carries_no_permit_into_its_body() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_classifier_may_say_what_it_likes_of_heads_and_errors() {
+async fn a_classifier_may_give_any_outcome_to_heads_and_errors() {
     let server = Server::default();
     let layer = breaker()
         .on_cancel(Cancelled::Failure)
@@ -749,7 +751,8 @@ async fn an_answer_that_a_turn_moves_on_from_is_dropped_and_counts_once_at_each_
         .judge(EndOfBody);
     let chain = layer.handle();
     let mut stack = layer.layer(first.layer(primary.clone()));
-    // The breaker asks for no status: to it this head is a success, whose body nobody reads.
+    // The classifier of the breaker does not look at statuses. It calls this head a success, and
+    // nobody reads the body.
     let _unread = primary.answers_with(StatusCode::SERVICE_UNAVAILABLE, Says::Nothing);
     let pipe = backup.answers();
     let mut body = call(&mut stack).await.unwrap();
@@ -766,7 +769,7 @@ async fn an_answer_that_a_turn_moves_on_from_is_dropped_and_counts_once_at_each_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_is_told_of_when_its_body_ends_and_a_late_one_as_late() {
+async fn a_turn_is_reported_when_its_body_ends_and_as_late_if_it_is_late() {
     let (primary, backup) = (Server::default(), Server::default());
     let told = Arc::new(Mutex::new(Vec::new()));
     let events = Arc::clone(&told);
@@ -808,7 +811,7 @@ async fn a_turn_is_told_of_when_its_body_ends_and_a_late_one_as_late() {
     ];
     assert_eq!(*told.lock().unwrap(), served);
     assert_eq!(chain.state(), FallbackState::Fallback);
-    // A probe that was out when the chain began a new life.
+    // A probe that is in flight while the chain is reset.
     advance(60 * SECOND).await;
     let pipe = primary.answers();
     let mut probe = call(&mut stack).await.unwrap();

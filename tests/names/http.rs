@@ -1,4 +1,5 @@
-//! Every public name of HTTP and gRPC, and `judge` beside every setter that changes a layer's type, used as a user would write it. What matters is that it compiles.
+//! Every public name of HTTP and gRPC, and `judge` beside every setter that changes a layer's
+//! type, written as a user would. The test is that it compiles.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -24,7 +25,7 @@ async fn model(ask: Ask) -> Result<Answer, BoxError> {
     Ok(Response::new(Full::from(ask.into_body())))
 }
 
-/// Asks, and reads the answer to its end.
+/// Makes a call, and reads the answer to its end.
 async fn answer<S, B>(service: S) -> String
 where
     S: Service<Ask, Response = Response<B>, Error: std::fmt::Debug>,
@@ -36,7 +37,7 @@ where
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-#[allow(clippy::needless_pass_by_value, clippy::unnecessary_wraps)] // As it is called.
+#[allow(clippy::needless_pass_by_value, clippy::unnecessary_wraps)] // The caller fixes the signature.
 fn soft(_: Ask, refusal: Refusal) -> Result<Answer, BoxError> {
     Ok(SoftRefusal::text()
         .response(&refusal)
@@ -44,7 +45,7 @@ fn soft(_: Ask, refusal: Refusal) -> Result<Answer, BoxError> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_layer_that_is_told_when_to_judge_takes_every_setter_afterwards() {
+async fn a_layer_takes_every_setter_after_judge() {
     let breaker = CircuitBreakerLayer::new()
         .judge(EndOfBody)
         .name("search")
@@ -108,14 +109,14 @@ async fn a_layer_that_is_told_when_to_judge_takes_every_setter_afterwards() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_word_about_when_to_judge_holds_and_the_head_changes_nothing() {
+async fn the_last_judge_holds_and_head_keeps_the_response_type() {
     let layer = CircuitBreakerLayer::new().judge(EndOfBody).judge(Head);
     let service = ServiceBuilder::new().layer(layer).service_fn(model);
     let response: Answer = service.oneshot(Ask::default()).await.unwrap();
     assert_eq!(response.status(), StatusCode::OK);
 }
 
-/// Looks at nothing but the head.
+/// An inspector that looks at the head alone.
 #[derive(Clone)]
 struct Looks;
 
@@ -134,7 +135,7 @@ fn by_function(frame: &Frame<Bytes>) -> Option<Outcome> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_inspects_may_be_a_closure_a_function_or_a_type() {
+async fn an_inspector_may_be_a_closure_a_function_or_a_type() {
     async fn inspected<I: Inspect<Bytes> + Clone>(by: I) {
         let judge: InspectBody<I> = EndOfBody.inspect(by);
         let layer = CircuitBreakerLayer::new().judge(judge);

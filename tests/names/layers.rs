@@ -1,4 +1,5 @@
-//! Every public name of the fallback and of the tripwire, used as a user would write it. What matters is that it compiles.
+//! Every public name of the fallback and of the tripwire, written as a user would. The test is
+//! that it compiles.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -144,7 +145,7 @@ async fn a_fence_takes_every_setter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_plain_fence_tells_why() {
+async fn the_plain_fence_gives_its_reason() {
     let layer = TripwireLayer::new().observe_only();
     let _: TripwireHandle = layer.handle();
     let layer = TripwireLayer::new().max_turns(1);

@@ -1,5 +1,7 @@
-//! Every public name, setter and method of the circuit breaker and of the shared vocabulary, written as users write them: with closures as the documents show them, numbers and names of each
-//! kind that is taken, and results that nobody looks at. That it compiles, without a warning, is most of what it says.
+//! Every public name, setter and method of the circuit breaker and of the shared vocabulary,
+//! written as users write them: with closures as in the documents, with each accepted kind of
+//! number and name, and with results that are ignored. Most of the test is that it compiles
+//! without a warning.
 
 #![deny(unused_must_use)]
 
@@ -84,7 +86,7 @@ impl From<Refusal> for ToolError {
     }
 }
 
-/// A tool that answers by its own name, and fails where it is called `down`.
+/// A tool that answers with its name, and fails if that name is `down`.
 #[derive(Clone, Debug)]
 struct Tool;
 
@@ -254,7 +256,8 @@ fn watch(event: &Event) {
 async fn classifiers_policies_and_observers_may_be_closures_functions_boxes_and_types() {
     let counter = Counter::default();
     let boxed: Box<dyn Fn(&Event<'_>) + Send + Sync> = Box::new(|_| ());
-    // A shared or boxed observer is lent to a closure: the trait's own closures stand in the way of more.
+    // A closure borrows a shared or boxed observer. `Arc` and `Box` cannot implement the trait
+    // beside its closures.
     let shared: Arc<dyn Observe + Send + Sync> = Arc::new(counter.clone());
     let other: Box<dyn Observe + Send + Sync> = Box::new(counter.clone());
     let layer = CircuitBreakerLayer::new()
@@ -368,7 +371,7 @@ fn guarded_typed(handle: &CircuitBreakerHandle) -> Result<(), ToolError> {
 }
 
 #[test]
-fn a_handle_is_used_without_a_word_about_its_results() {
+fn the_results_of_a_handle_may_be_ignored() {
     let handle = CircuitBreakerLayer::new().failure_threshold(10).handle();
     assert_eq!(guarded(&handle).unwrap(), 42);
     guarded_typed(&handle).unwrap();
@@ -423,7 +426,7 @@ fn a_handle_is_used_without_a_word_about_its_results() {
 fn a_keyed_handle_takes_keys_as_a_map_does() {
     let new = || CircuitBreakerLayer::new().failure_threshold(1);
 
-    // Borrowed text, by whatever is text.
+    // Keys of borrowed text, asked by any kind of text.
     let layer = new().per_key(|call: &ToolCall| call.name.as_str(), 100);
     let _ = new().per_key(ToolCall::name, 100);
     let handle = layer.handle();
@@ -443,13 +446,13 @@ fn a_keyed_handle_takes_keys_as_a_map_does() {
     keys.sort();
     assert_eq!(keys, ["a", "search"]);
 
-    // Requests that are the key.
+    // Requests that are the key themselves.
     let handle = new().per_key(|name: &String| name.as_str(), 100).handle();
     handle.force_open("a");
     let handle = new().per_key(|name: &&'static str| *name, 100).handle();
     handle.force_open("a");
 
-    // The owned text itself.
+    // Owned text.
     let handle = new().per_key(|call: &ToolCall| &call.name, 100).handle();
     handle.try_acquire("a").unwrap().failure();
     assert_eq!(handle.state("a"), State::Open);
@@ -477,7 +480,7 @@ fn a_keyed_handle_takes_keys_as_a_map_does() {
     handle.forget(&pair);
     let _ = layer.layer(Tool);
 
-    // What lives as long as the program.
+    // A key of a static lifetime.
     let handle = new().per_owned_key(|_: &ToolCall| "search", 100).handle();
     handle.try_acquire(&"search").unwrap().failure();
     assert_eq!(handle.keys(), ["search"]);
@@ -493,7 +496,7 @@ async fn substitutes_are_written_in_any_form_of_text() {
         )
         .route("mail", ["mail-b", "mail-c"].map(String::from))
         .route("none", Vec::<String>::new());
-    // Its arguments are known from the key function's.
+    // The types of its arguments follow from the key function.
     let _ = CircuitBreakerLayer::new()
         .per_key(|call: &ToolCall| call.name.as_str(), 100)
         .substitute(router.clone(), |call, name| call.name = name.into())
@@ -517,10 +520,10 @@ async fn substitutes_are_written_in_any_form_of_text() {
     assert_eq!(answer.await.unwrap().text, "search-mirror");
 }
 
-// ===== words =====
+// ===== shared types =====
 
 #[test]
-fn refusals_are_found_in_whatever_holds_them() {
+fn refusals_are_found_in_each_kind_of_error() {
     let handle = CircuitBreakerLayer::new().name("search").handle();
     handle.force_open();
     let refusal = handle.try_acquire().unwrap_err();
@@ -542,7 +545,7 @@ fn refusals_are_found_in_whatever_holds_them() {
 }
 
 #[test]
-fn words_are_matched_compared_and_displayed() {
+fn shared_types_are_matched_compared_and_displayed() {
     const HINTED: Failure = Failure::rate_limited().with_retry_after(SECOND);
     for failure in [Failure::transient(), Failure::fatal(), HINTED] {
         let outcome = Outcome::from(failure);
@@ -579,7 +582,7 @@ fn words_are_matched_compared_and_displayed() {
     ] {
         assert!(!reason.to_string().contains(char::is_uppercase));
     }
-    // A closure of the shape is a classifier where it stands, too.
+    // A closure of that shape is a classifier outside a setter, too.
     let classify = |result: Result<&u8, &String>| ErrorsAsFailures.classify(result);
     assert_eq!(classify.classify(Ok(&1)), Outcome::Success);
     let outcome = RefusalsAsFailures.classify(Err::<&u8, _>(&Refused));
@@ -627,7 +630,7 @@ fn events_are_matched_by_their_variants() {
     let handle = layer.handle();
     handle.force_open();
     assert!(handle.try_acquire().is_err());
-    // By value it is as good: an event is a word, and copied.
+    // An event is `Copy`, so it can be matched by value, too.
     let _ = CircuitBreakerLayer::new().observe(|event: &Event<'_>| {
         if let Event::Transition {
             to: State::Open, ..

@@ -1,5 +1,5 @@
-//! Models that do as they are told.
-#![allow(dead_code)] // Each test file uses its part.
+//! Models that do as the test says.
+#![allow(dead_code)] // Each test file uses a part of it.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -37,12 +37,12 @@ impl fmt::Display for ModelError {
 
 impl std::error::Error for ModelError {}
 
-/// The classifier for it.
+/// The classifier of these errors.
 pub fn classify(result: Result<&Answer, &ModelError>) -> Outcome {
     result.map_or_else(|err| err.outcome, |_| Outcome::Success)
 }
 
-/// What a model does when it is called.
+/// The behaviour of a model that is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Does {
     Answer,
@@ -63,7 +63,7 @@ pub fn rate_limited(seconds: u64) -> Does {
     Does::Fail(failure.into())
 }
 
-/// A model; clones are the same one. It panics if it is called without having been polled ready.
+/// A model. Clones share its state. It panics if it is called but was not polled ready.
 pub struct Model {
     name: &'static str,
     inside: Arc<Mutex<Inside>>,
@@ -97,13 +97,13 @@ impl Model {
         self
     }
 
-    /// Whether it is ever ready. It wakes nobody.
+    /// Sets whether it is ever ready. Wakes nobody.
     pub fn is_ready(&self, ready: bool) -> &Self {
         self.inside.lock().unwrap().ready = ready;
         self
     }
 
-    /// The requests it was called with since it was last asked.
+    /// The requests since the last time.
     pub fn calls(&self) -> Vec<String> {
         std::mem::take(&mut self.inside.lock().unwrap().calls)
     }
@@ -185,7 +185,7 @@ impl Service<String> for Model {
     }
 }
 
-/// One turn of a clone: who answered, or the error's text.
+/// Makes one turn with a clone. Returns who answered, or the text of the error.
 pub async fn turn<S>(service: &S) -> Result<&'static str, String>
 where
     S: Service<String, Response = Answer> + Clone,

@@ -34,23 +34,23 @@ impl Pipe {
     }
 }
 
-/// What a body says of itself, true or not.
+/// The claim of a body about its end, true or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Says {
     Nothing,
-    /// How many bytes are left, which each frame of data makes less.
+    /// This many bytes are left, and each frame of data reduces that.
     Length(u64),
-    /// That so many bytes are left, for ever.
+    /// This many bytes are left, and that never changes.
     Left(u64),
-    /// That it has ended, from the first.
+    /// It has ended, from the beginning.
     Ended,
     /// It panics when it is asked.
     Panics,
-    /// The same, when it is asked how much is left.
+    /// It panics when it is asked how much is left.
     PanicsOfSize,
 }
 
-/// Panics when it is polled after its end.
+/// A body that panics if it is polled after its end.
 #[derive(Debug)]
 pub struct Piped {
     steps: UnboundedReceiver<Step>,
@@ -123,7 +123,7 @@ pub fn piped(says: Says) -> (Pipe, Piped) {
 
 type Answer = Result<Response<Piped>, BoxError>;
 
-/// A service whose answers the test puts there beforehand.
+/// A service whose answers the test sets beforehand.
 #[derive(Clone, Debug, Default)]
 pub struct Server {
     answers: Arc<Mutex<Vec<Answer>>>,
@@ -166,7 +166,7 @@ impl<T> Service<Request<T>> for Server {
 
 // ===== what tests do with them =====
 
-/// Calls, and answers with the body of the response.
+/// Makes a call, and returns the body of the response.
 pub async fn call<S, B>(service: &mut S) -> Result<B, BoxError>
 where
     S: Service<Request<()>, Response = Response<B>, Error = BoxError>,
@@ -175,7 +175,7 @@ where
     Ok(response.into_body())
 }
 
-/// Reads the frames that are there, and answers whether the body has ended, and how.
+/// Reads the frames that have come. Returns whether and how the body has ended.
 pub fn read<B: Body<Error = BoxError> + Unpin>(body: &mut B) -> Poll<Result<(), BoxError>> {
     task::spawn(()).enter(|cx, _| {
         loop {

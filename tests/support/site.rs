@@ -1,4 +1,4 @@
-//! What the tests of the contract share.
+//! Shared by the tests of the contract.
 
 use std::fmt;
 use std::future::{Future, Ready, ready};
@@ -15,7 +15,7 @@ use tower_test::mock::Spawn;
 
 pub type Query = &'static str;
 
-/// What a broken tool answers.
+/// The error of a broken tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Down;
 
@@ -27,13 +27,14 @@ impl fmt::Display for Down {
 
 impl std::error::Error for Down {}
 
-/// A tool that answers at once, counts, and panics if it is called without having been polled ready.
+/// A tool that answers at once and counts its calls. It panics if it is called but was not polled
+/// ready.
 pub struct Tool {
     site: Arc<Site>,
     ready: bool,
 }
 
-/// What all clones of a tool share.
+/// The state that all clones of a tool share.
 #[derive(Default)]
 pub struct Site {
     calls: AtomicUsize,
@@ -53,22 +54,22 @@ impl Site {
         self.calls.load(Ordering::SeqCst)
     }
 
-    /// How often readiness was asked for.
+    /// How often `poll_ready` was called.
     pub fn polls(&self) -> usize {
         self.polls.load(Ordering::SeqCst)
     }
 
-    /// Every call fails.
+    /// Sets whether every call fails.
     pub fn set_down(&self, down: bool) {
         self.down.store(down, Ordering::SeqCst);
     }
 
-    /// Never ready, and wakes nobody.
+    /// Sets whether it is never ready. Wakes nobody.
     pub fn set_stuck(&self, stuck: bool) {
         self.stuck.store(stuck, Ordering::SeqCst);
     }
 
-    /// Never ready again: readiness is an error.
+    /// Sets whether readiness is an error.
     pub fn set_lost(&self, lost: bool) {
         self.lost.store(lost, Ordering::SeqCst);
     }
@@ -111,7 +112,7 @@ impl Service<Query> for Tool {
     }
 }
 
-/// Fails three calls by hand, which is what it takes to trip.
+/// Trips the circuit: fails three calls by hand.
 pub fn trip(handle: &CircuitBreakerHandle) {
     for _ in 0..3 {
         handle.try_acquire().expect("closed").failure();
@@ -136,20 +137,20 @@ pub fn now<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Polls ready and calls, all of it ready at once.
+/// Polls the service ready and calls it. Both must be ready at once.
 pub fn ask<S: Service<Query>>(service: &mut S) -> Result<S::Response, S::Error> {
     now(std::future::poll_fn(|cx| service.poll_ready(cx)))?;
     now(service.call("q"))
 }
 
-/// Why a call was refused, and how long to wait.
+/// Returns why a call was refused, and how long to wait.
 pub fn refused<T: fmt::Debug>(result: Result<T, BoxError>) -> (Reason, Option<Duration>) {
     let err = result.expect_err("not refused");
     let refusal = Refusal::find(&*err).unwrap_or_else(|| panic!("failed, not refused: {err}"));
     (refusal.reason(), refusal.retry_after())
 }
 
-#[allow(clippy::unnecessary_wraps)] // As a refusal tells it.
+#[allow(clippy::unnecessary_wraps)] // The type of `Refusal::retry_after`.
 pub const fn secs(secs: u64) -> Option<Duration> {
     Some(Duration::from_secs(secs))
 }

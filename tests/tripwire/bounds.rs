@@ -1,4 +1,4 @@
-//! What the layer asks of services and requests, and which of its types go to other threads.
+//! The bounds of services and requests, and the types that go to other threads.
 
 use std::error::Error;
 use std::future::{Future, ready};
@@ -9,7 +9,7 @@ use tower_breaker::{Digest, KeyedTripwireHandle, TripwireHandle, TripwireLayer};
 
 use super::fixture::{Call, Tool, search};
 
-/// A service whose future is neither `Send` nor `'static`, and that is no `Clone`.
+/// A service that is not `Clone`. Its future is neither `Send` nor `'static`.
 struct Borrowing<'a>(&'a std::cell::Cell<u32>);
 
 impl<'a> Service<u32> for Borrowing<'a> {

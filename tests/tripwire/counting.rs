@@ -1,4 +1,4 @@
-//! What counts: turns, errors in a row, and warnings before the end.
+//! The counts of a tripwire: turns, errors in a row, and warnings before the end.
 
 use std::future::ready;
 use std::sync::{Arc, Mutex};
@@ -73,7 +73,8 @@ fn on_real_threads_a_sessions_budget_is_never_exceeded_while_others_come_and_go(
                         let service = layer.layer(ours);
                         let _ = futures::executor::block_on(service.oneshot(("ours", n)));
                     } else {
-                        // Three sessions at a time, so that ours, tripped or not, is never the one to go.
+                        // Three sessions at a time, so that the session under test is never
+                        // evicted.
                         let service = layer.layer(Tool::default());
                         let _ = futures::executor::block_on(service.oneshot(("other", n % 3)));
                     }
@@ -131,7 +132,7 @@ async fn an_error_of_any_type_counts() {
 // ===== 41: turns and calls =====
 
 #[tokio::test]
-async fn twenty_parallel_calls_of_one_turn_are_one_turn_only_where_turns_are_told() {
+async fn twenty_parallel_calls_of_one_turn_spend_one_turn_if_the_layer_reads_turns() {
     let plain = TripwireLayer::new().max_turns(100).identical_limit(100);
     let tool = Tool::default();
     join_all((0..20).map(|_| plain.layer(tool.clone()).oneshot(search(1)))).await;

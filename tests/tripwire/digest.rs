@@ -1,4 +1,4 @@
-//! Digests: what is equal, what is not, and what no payload can do to them.
+//! Digests: which values are equal, and that no payload breaks them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -49,7 +49,7 @@ async fn the_same_call_in_three_key_orders_with_three_ids_is_refused_at_its_thir
 }
 
 #[test]
-fn what_is_equal_as_json_is_equal_and_what_is_not_is_not() {
+fn values_have_equal_digests_exactly_if_they_are_equal_as_json() {
     let classes = [
         vec![json!(null)],
         vec![json!(true)],
@@ -123,7 +123,7 @@ fn integers_of_128_bits_are_exact_too() {
 }
 
 #[test]
-fn what_is_no_number_is_null_and_panics_nobody() {
+fn nan_and_infinity_are_null_and_cause_no_panic() {
     for value in [f64::NAN, -f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
         assert_eq!(digest(&value), digest(&()));
         assert_eq!(digest(&vec![value]), digest(&json!([null])));
@@ -200,7 +200,7 @@ fn nonsense_depth_limits_are_refused() {
     }
 }
 
-// ===== what is Serialize is digested as the JSON that it becomes =====
+// ===== a `Serialize` value is digested as its JSON =====
 
 #[derive(Clone, Serialize)]
 struct Everything {
@@ -209,7 +209,7 @@ struct Everything {
     ratio: f32,
     letter: char,
     text: &'static str,
-    #[allow(clippy::option_option)] // Both leave no trace in JSON.
+    #[allow(clippy::option_option)] // JSON shows neither.
     some: Option<Option<u8>>,
     none: Option<u8>,
     unit: (),
@@ -286,7 +286,7 @@ fn everything() -> Everything {
 }
 
 #[test]
-fn whatever_is_serialisable_is_digested_as_the_json_that_it_becomes() {
+fn a_serialisable_value_is_digested_as_its_json() {
     let typed = everything();
     let value = serde_json::to_value(&typed).unwrap();
     for json in [
@@ -345,12 +345,12 @@ fn a_part_that_cannot_be_serialised_is_one_fixed_value_for_its_tool() {
         digest(&json!({"tool": "a", "arguments": [1]}))
     );
 
-    // A key that is no text, wherever it comes.
+    // A key that is not text, at any place.
     let odd: HashMap<Vec<u8>, u8> = [(vec![1], 1)].into();
     let other: HashMap<(), u8> = [((), 1)].into();
     assert_eq!(digest(&odd), digest(&other));
     assert_ne!(digest(&call("a", odd)), digest(&call("b", other)));
-    // Texts that are no JSON, too.
+    // The same for text that is not JSON.
     let json = JsonDigest::new();
     assert_eq!(json.of_text("{"), json.of_text("]"));
     assert_ne!(json.of_text("{"), json.of_text("\"{\""));
@@ -415,7 +415,7 @@ fn a_depth_of_ten_thousand_overflows_no_stack_and_is_one_fixed_value_past_the_li
 }
 
 #[test]
-fn wrappers_that_leave_no_trace_overflow_no_stack_either() {
+fn deeply_nested_wrappers_without_json_of_their_own_overflow_no_stack() {
     #[derive(Serialize)]
     struct Link(Option<Box<Link>>);
     let mut chain = Link(None);
@@ -445,7 +445,8 @@ fn a_payload_of_ten_megabytes_is_no_trouble() {
 
 // ===== properties =====
 
-/// JSON with its keys in an order of their own, some integers beyond 53 bits, and no two keys of an object alike.
+/// JSON with its keys in any order, and with some integers beyond 53 bits. No two keys of an
+/// object are equal.
 #[derive(Clone, Debug)]
 enum Tree {
     Leaf(Value),
@@ -557,7 +558,7 @@ proptest! {
     }
 
     #[test]
-    fn leaving_out_and_never_having_been_there_are_the_same(tree in tree(), value in leaf()) {
+    fn a_field_left_out_and_a_field_absent_give_the_same_digest(tree in tree(), value in leaf()) {
         let json = JsonDigest::new().without("volatile");
         let mut more = tree.clone();
         fn strew(tree: &mut Tree, value: &Value) {

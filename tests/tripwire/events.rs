@@ -1,4 +1,4 @@
-//! What observers are told.
+//! The events of a tripwire.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -40,7 +40,7 @@ async fn a_listener_may_call_back_and_transitions_come_in_order() {
 }
 
 #[tokio::test]
-async fn late_verdicts_and_probes_are_told() {
+async fn late_verdicts_and_probes_are_reported() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&seen);
     let layer =
@@ -66,7 +66,7 @@ async fn late_verdicts_and_probes_are_told() {
     let seen = seen.lock().unwrap();
     assert_eq!(seen[0], "transition");
     assert_eq!(seen[1..4], refused);
-    // The fourth refusal is told by its caller, its transition by whoever delivers.
+    // The caller reports the fourth refusal. Another thread may deliver its transition.
     let mut fourth = seen[4..6].to_vec();
     fourth.sort_unstable();
     assert_eq!(fourth, ["refused", "transition"]);

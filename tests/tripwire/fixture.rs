@@ -1,4 +1,4 @@
-//! What the tests of the tripwire share.
+//! Shared by the tests of the tripwire.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ pub fn reason<T: std::fmt::Debug>(result: Result<T, BoxError>) -> Reason {
     refusal(result).reason()
 }
 
-/// Trips by three errors and refuses four more calls.
+/// Trips the fence by three errors, and lets it refuse four more calls.
 pub async fn armed<S: Service<Call, Error = BoxError>>(tool: &mut S)
 where
     S::Response: std::fmt::Debug,

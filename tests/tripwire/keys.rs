@@ -1,4 +1,4 @@
-//! One fence for each session: bounded, and apart from each other.
+//! One fence for each session. Their number is bounded, and they are independent.
 
 use std::future::ready;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use tower_breaker::{Digest, Event, Reason, State, TripwireLayer};
 
 use super::fixture::{Call, Tool, call, reason};
 
-/// How many kilobytes the process holds, where the system tells.
+/// Returns how many kilobytes the process holds, if the system says so.
 fn resident() -> Option<usize> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status
@@ -76,7 +76,7 @@ async fn a_million_sessions_take_no_more_room_than_a_thousand_and_live_ones_are_
     }
     assert_eq!(handle.keys().len(), 1_000);
     if let (Some(before), Some(after)) = (before, resident()) {
-        // 900,000 fences would be far more, and what other tests hold meanwhile is far less.
+        // 900,000 fences would take far more. Other tests hold far less meanwhile.
         assert!(after < before + 64_000, "from {before} to {after} kB");
     }
     for session in ten() {
@@ -89,7 +89,7 @@ async fn a_million_sessions_take_no_more_room_than_a_thousand_and_live_ones_are_
 }
 
 #[tokio::test]
-async fn sessions_are_apart_and_named_and_forgotten_by_hand() {
+async fn each_session_has_its_own_named_fence_and_can_be_forgotten_by_hand() {
     #[derive(Clone, Hash)]
     struct Ask {
         session: String,

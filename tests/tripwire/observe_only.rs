@@ -11,7 +11,7 @@ use super::fixture::{Tool, call, search};
 // ===== 43: observe only =====
 
 #[tokio::test]
-async fn a_hundred_identical_calls_all_run_and_98_events_say_what_would_have_been_refused() {
+async fn a_hundred_identical_calls_all_run_and_98_events_report_would_be_refusals() {
     let told = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&told);
     let layer = TripwireLayer::new()
@@ -40,7 +40,7 @@ async fn a_hundred_identical_calls_all_run_and_98_events_say_what_would_have_bee
 }
 
 #[tokio::test]
-async fn nobody_is_asked_for_the_verdict_of_a_call_that_runs_unguarded() {
+async fn an_unguarded_call_is_not_classified() {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
     let layer = TripwireLayer::new()

@@ -1,4 +1,4 @@
-//! A panic of the service is an error; one of a classifier is a dropped call.
+//! A panic of the service is an error. A panic of a classifier is a dropped call.
 
 use tower::{BoxError, Layer, service_fn};
 use tower_breaker::{Reason, State, TripwireLayer};

@@ -1,4 +1,4 @@
-//! A lost probe never wedges the fence.
+//! A lost probe never blocks the fence for good.
 
 use tower::{Layer, Service, ServiceExt};
 use tower_breaker::{Reason, State, TripwireLayer};
@@ -26,7 +26,7 @@ async fn a_dropped_probe_is_armed_again_by_four_more_refusals_and_the_first_reas
     }
     assert_eq!(handle.state(), State::HalfOpen);
 
-    // Eight more beside a probe that hangs, which is lost at the fourth.
+    // Eight more calls beside a probe that hangs. The fourth of them makes it lost.
     let _out = tool.ready().await.unwrap().call(("hung", 2));
     for n in 0..8 {
         let refused = refusal(call(&mut tool, search(n)).await);
@@ -42,7 +42,7 @@ async fn a_lost_probe_does_not_wedge_the_fence() {
     let layer = TripwireLayer::new().max_turns(100);
     let mut tool = layer.layer(Tool::default());
     armed(&mut tool).await;
-    // It hangs for ever, and is never dropped.
+    // The probe hangs for ever, and is never dropped.
     let hung = tool.ready().await.unwrap().call(("hung", 1));
     std::mem::forget(hung);
     for n in 0..8 {

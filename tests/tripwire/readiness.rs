@@ -13,7 +13,7 @@ use super::fixture::{Call, armed, call, reason, refusal, search};
 
 // ===== readiness =====
 
-/// A service that may be stuck, and panics when it is called without having been.
+/// A service that may be stuck. It panics if it is called but was not polled ready.
 #[derive(Clone, Debug, Default)]
 struct Strict {
     stuck: Arc<AtomicBool>,
@@ -46,8 +46,7 @@ impl Service<Call> for Strict {
 }
 
 #[tokio::test]
-async fn where_any_call_would_be_refused_a_service_that_is_never_ready_does_not_hold_up_the_answer()
-{
+async fn a_refusal_does_not_wait_for_an_inner_service_that_is_never_ready() {
     let layer = TripwireLayer::new().max_turns(9);
     let handle = layer.handle();
     let inner = Strict::default();
@@ -63,7 +62,7 @@ async fn where_any_call_would_be_refused_a_service_that_is_never_ready_does_not_
             Reason::TripwireOpen
         );
     }
-    // Armed: a probe may go, so readiness is asked for, and a waiting caller is woken when that changes.
+    // Armed: a probe may go, so the inner service is polled. A transition wakes a waiting caller.
     let mut waiting = tokio_test::task::spawn(tool.ready());
     tokio_test::assert_pending!(waiting.poll());
     inner.stuck.store(false, Ordering::SeqCst);
@@ -76,7 +75,7 @@ async fn where_any_call_would_be_refused_a_service_that_is_never_ready_does_not_
     assert_eq!(reason(tool.call(search(2)).await), Reason::TripwireOpen);
     probe.await.unwrap();
     assert_eq!(handle.state(), State::Closed);
-    // Spent.
+    // All turns are spent.
     for n in 10..15 {
         call(&mut other, search(n)).await.unwrap();
     }
@@ -96,7 +95,7 @@ async fn a_call_without_readiness_is_refused_and_not_counted() {
     }
     assert_eq!((handle.turns(), handle.state()), (0, State::Closed));
 
-    // Polled while open, called when armed: it takes no probe.
+    // A service that was polled while open, and is called while armed, takes no probe.
     armed(&mut tool).await;
     let probe = tool.ready().await.unwrap().call(("search", 9));
     let mut late = tool.clone();

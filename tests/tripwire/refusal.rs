@@ -1,4 +1,4 @@
-//! What a refused caller is told.
+//! The refusals of a tripwire.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -8,7 +8,7 @@ use tower_breaker::{Refusal, TripwireLayer};
 
 use super::fixture::{Call, Tool, call, refusal, search};
 
-// ===== what a refusal tells =====
+// ===== the contents of a refusal =====
 
 #[tokio::test]
 async fn a_refusal_names_the_tool_the_rule_the_count_and_what_to_do_instead() {
@@ -62,7 +62,7 @@ async fn a_refusal_names_the_tool_the_rule_the_count_and_what_to_do_instead() {
 }
 
 #[tokio::test]
-async fn a_soft_refusal_keeps_the_error_type_even_where_there_is_none() {
+async fn a_soft_refusal_keeps_the_error_type_even_if_it_is_infallible() {
     let layer = TripwireLayer::new()
         .name("shell")
         .refuse_with(|_: String, refusal: Refusal| Ok::<_, Infallible>(refusal.to_string()));

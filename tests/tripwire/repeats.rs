@@ -10,7 +10,7 @@ use super::fixture::{Call, Tool, call, reason, refusal, search};
 
 // ===== 39: honest polling =====
 
-/// A tool that answers with what is on its list.
+/// A tool that answers with the items of its list.
 fn answering(
     answers: Vec<Result<u64, &'static str>>,
 ) -> impl Service<Call, Response = u64, Error = BoxError> {
@@ -43,7 +43,7 @@ async fn ping_pong_is_refused_at_its_sixth_call_and_variety_is_not() {
 }
 
 #[tokio::test]
-async fn ten_equal_calls_with_ten_different_results_pass_and_three_with_equal_ones_trip() {
+async fn ten_equal_calls_with_different_results_pass_and_three_with_equal_results_trip() {
     let layer = TripwireLayer::new().max_turns(100).same_result(HashDigest);
     let mut poll = layer.layer(answering((0..10).map(Ok).collect()));
     for n in 0..10 {

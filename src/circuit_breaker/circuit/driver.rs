@@ -238,7 +238,7 @@ impl Driver {
         self.packed
     }
 
-    /// The circuit with all that lock-free callers have changed.
+    /// The circuit, with the changes of lock-free callers taken over.
     pub(super) fn synced(&self) -> Circuit {
         let mut circuit = self.circuit.clone();
         circuit.take_over(self.packed, self.deadline);

@@ -2,7 +2,7 @@
 //!
 //! The model keeps the whole history: a list of periods, each with the calls that it admitted and
 //! the results that reached it, all with their times. It works out every answer from that list
-//! anew. The circuit may notice late that a lease is over; the model learns of every change of the
+//! anew. The circuit may notice the end of a lease late. The model is given every change of the
 //! time at once.
 
 use std::collections::HashMap;

@@ -8,7 +8,7 @@ use super::window::{Window, WindowCounts};
 use crate::machinery::clock::{Timestamp, nanos};
 use crate::vocabulary::{Cancelled, Failure, Outcome};
 
-/// What `poll_ready` does while the circuit would refuse.
+/// The behaviour of `poll_ready` while the circuit would refuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenOpen {

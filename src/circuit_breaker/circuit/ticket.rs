@@ -1,8 +1,8 @@
-//! What an admitted call carries.
+//! The ticket that an admitted call carries.
 
 use crate::machinery::packed_state::PackedState;
 
-/// What an admitted call carries.
+/// The generation in which a call was admitted, and its role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Ticket {
     pub(crate) generation: u32,
@@ -20,10 +20,10 @@ impl Ticket {
     }
 }
 
-/// What an admitted call is.
+/// Whether an admitted call is an ordinary one or the probe.
 ///
-/// An enum rather than a flag: the compiler keeps the variant of a future in the values that are
-/// left.
+/// It is an enum and not a `bool`, because the compiler stores the variant of a future in the
+/// unused values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Role {
     Ordinary,

@@ -2,8 +2,8 @@
 //!
 //! The settings are small, and few calls are in flight. A state is the circuit, the calls in
 //! flight, and the time. It is normalised: instants are distances from now, and a generation is
-//! current or older, because no rule asks for more. So the states are finitely many, and the walk
-//! ends when no step leads to a new one.
+//! current or older, because no rule asks for more. The number of states is therefore finite, and
+//! the walk ends when no step leads to a new one.
 //!
 //! Each step lets one nanosecond pass at most, and the settings are a few nanoseconds long. So the
 //! walk visits the instants just before, at and just after every edge.
@@ -42,7 +42,7 @@ impl Node {
         }
         in_flight.sort_by_key(|ticket| (ticket.generation, ticket.role == Role::Probe));
         circuit.generation = GENERATION;
-        // Only the jitter depends on the number of trips, and it is off here.
+        // The number of trips matters to the jitter alone, and these rules have no jitter.
         circuit.trips = 0;
         circuit.deadline = match circuit.phase {
             Phase::Open => from_now(circuit.deadline, driver.now, Duration::ZERO),

@@ -27,7 +27,7 @@ use crate::vocabulary::{Event, Failure, Name, Reason, Refusal};
 
 type CircuitRef = Arc<MachineRef<Circuit>>;
 
-/// What a service asks before a call.
+/// The questions that a service asks before a call.
 pub(super) trait Gate<Req> {
     /// Asks the oracle anew. After `true`, inner readiness is polled; after `false`, the next call
     /// is refused.
@@ -48,7 +48,7 @@ pub(super) trait Gate<Req> {
     fn admit_lock_free(&mut self) -> Option<CallPermit>;
 
     /// Refuses a call to which [`poll_ask`](Self::poll_ask) said no, if that answer still holds
-    /// and no observer has to be told. `None` if [`admit`](Self::admit) must be asked.
+    /// and there is no observer. `None` if [`admit`](Self::admit) must be asked.
     fn refuse_lock_free(&mut self) -> Option<Refusal>;
 
     /// Asks the gate.
@@ -69,7 +69,7 @@ struct LazyNow<'a> {
 }
 
 impl<'a> LazyNow<'a> {
-    /// The time that the clock of `machine` tells.
+    /// The time of the clock of `machine`, not read yet.
     fn of(machine: &'a SharedMachine<Circuit>) -> Self {
         Self {
             machine,
@@ -120,8 +120,8 @@ fn ask_slow(machine: &SharedMachine<Circuit>, now: &mut LazyNow<'_>) -> Result<(
 /// Asks the gate of a circuit that is in no store.
 #[inline]
 pub(super) fn acquire(machine: &SharedMachine<Circuit>) -> Result<Ticket, Denied> {
-    // Only a store retires a circuit. If one were retired all the same, the call could be made
-    // again at once.
+    // Only a store retires a circuit, so this does not happen. The fallback answer lets the caller
+    // come again at once.
     acquire_unless_retired(machine).unwrap_or(Err(Denied::NOT_READY))
 }
 

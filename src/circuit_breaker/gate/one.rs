@@ -22,15 +22,16 @@ use crate::vocabulary::{Failure, Name, Reason, Refusal};
 
 /// One circuit for all calls.
 ///
-/// A refusal that `poll_ready` decided holds for the next call, so that the call need not read the
-/// clock. The call decides anew if the deadline has been moved since, or if less than a second was
-/// left of the wait.
+/// If `poll_ready` decides to refuse, then its answer holds for the next call, which need not read
+/// the clock. The call decides anew if the deadline has moved since, or if less than a second of
+/// the wait was left.
 pub struct One {
     machine_ref: CircuitRef,
     waiting: Option<Box<Waiting>>,
-    /// The nanoseconds of the refusal that `poll_ready` decided. `ready` says what they are.
+    /// A time in nanoseconds that belongs to the refusal of `poll_ready`. `ready` says which time
+    /// it is.
     refused_nanos: u64,
-    /// The low half of the deadline that the refusal was decided by.
+    /// The low half of the deadline by which `poll_ready` decided the refusal.
     deadline_low: u32,
     ready: Readiness,
     /// Whose reference count `machine_ref` is.
@@ -43,7 +44,7 @@ pub struct One {
 /// If fewer nanoseconds than this were left of the wait of a refusal, `call` decides anew.
 const RECHECK_BELOW: u64 = 1_000_000_000;
 
-/// What the last `poll_ready` decided about the next call.
+/// The decision of the last `poll_ready` about the next call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Readiness {
     /// Nothing: it was not polled, or the answer is used up.
@@ -56,7 +57,7 @@ enum Readiness {
     Ready(RefOwner),
 }
 
-/// What a service keeps while it waits.
+/// The timer and the waiter of a service that waits.
 #[derive(Default)]
 struct Waiting {
     waiter: Option<WaiterGuard>,
@@ -114,7 +115,7 @@ impl One {
         self.ref_owner.hold(&mut self.machine_ref)
     }
 
-    /// Whether the deadline that a refusal was decided by has been moved since.
+    /// Whether the deadline has moved since `poll_ready` decided a refusal by it.
     #[inline]
     fn deadline_moved(&self) -> bool {
         low_half(self.machine_ref.machine().any_deadline()) != self.deadline_low
@@ -184,7 +185,8 @@ impl One {
         }
     }
 
-    /// Waits until the oracle says yes: for a transition, or for the end of the wait in its answer.
+    /// Waits until the oracle says yes: for a transition, or for the end of the wait in its
+    /// answer.
     fn poll_allowed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let machine = self.machine_ref.machine();
         let waiting = self.waiting.get_or_insert_default();

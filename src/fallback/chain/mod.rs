@@ -197,14 +197,14 @@ impl Chain {
         self.answer(rules, phase, deadline, now)
     }
 
-    /// The oracle and the gate for callers without the lock, from the packed state alone. `None`
-    /// if the machine must be asked.
+    /// The answer of the oracle and of the gate, from the packed state alone. `None` if the
+    /// machine must be asked.
     pub(super) fn begin_lock_free(packed: PackedState) -> Option<Ticket> {
         let primary = !packed.is_busy() && packed.phase() == Phase::Primary as u8;
         primary.then(|| Ticket::ordinary(packed))
     }
 
-    /// Who serves a turn in `phase`, for a caller whose primary is ready.
+    /// Chooses the server of a turn in `phase`, for a caller whose primary is ready.
     fn answer(
         &self,
         rules: &Rules,
@@ -420,7 +420,7 @@ impl Chain {
             let (end, reason) = (self.deadline, TransitionReason::LeaseExpired);
             self.fail_transiently(rules, end, reason, now, events);
             // Without a cooldown the new deadline is the end of the lease, and a probe is due. A
-            // frame that comes late must not take this deadline for that of its lease.
+            // late frame must not take this deadline for the deadline of its lease.
             self.deadline = self.deadline.distinct_from(end);
         }
     }
@@ -440,7 +440,7 @@ impl Chain {
         }
     }
 
-    /// The last failure as it is at `now`. A lease that is over is one.
+    /// The kind of the last failure at `now`. A lease that is over counts as a transient failure.
     pub(super) fn last_at(&self, now: Timestamp) -> Option<FailureKind> {
         if self.has_expired(now) {
             Some(FailureKind::Transient)

@@ -196,7 +196,8 @@ impl Naive {
         }
     }
 
-    /// Who would serve, and whether as the probe; or the reason of the refusal, and the wait.
+    /// The model that would serve, and whether as the probe. Otherwise the reason of the refusal,
+    /// and the wait.
     fn who(&self) -> Result<(Who, bool), (Reason, u64)> {
         if self.mode == Mode::Primary || self.is_due() {
             return Ok((Who::Primary, self.mode != Mode::Primary));

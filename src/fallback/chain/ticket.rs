@@ -1,10 +1,10 @@
-//! What a turn carries from its admission to its verdict: who serves it, and since when.
+//! The ticket of a turn, from its admission to its verdict: who serves it, and since when.
 
 use std::fmt;
 
 use crate::machinery::packed_state::PackedState;
 
-/// Who serves a turn.
+/// The server of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Server {
     Primary(Role),
@@ -12,7 +12,7 @@ pub(crate) enum Server {
     Entry(usize),
 }
 
-/// What a turn of the primary is for.
+/// The role of a turn of the primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Role {
     Ordinary,

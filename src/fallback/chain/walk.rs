@@ -16,7 +16,7 @@ use crate::vocabulary::{Failure, Outcome, Reason};
 
 /// The present time of every situation, in seconds. All timestamps are relative to it.
 const NOW: u64 = 100;
-/// The earliest timestamp that is told apart. No cooldown, lease or bench reaches further back.
+/// Earlier timestamps count as this one. No cooldown, lease or bench reaches further back.
 const PAST: u64 = NOW - 10;
 
 const LEASE: u64 = 2;

@@ -19,7 +19,7 @@ fn hinting(all: &[(&'static str, &str)]) -> HeaderMap {
 }
 
 #[test]
-fn every_status_says_what_the_table_says() {
+fn every_status_has_the_outcome_of_the_table() {
     for code in 100..=999 {
         let any = match code {
             100..=399 => Success,
@@ -92,7 +92,7 @@ fn a_changed_table_is_shared_by_its_clones_and_a_preset_has_none() {
 }
 
 #[test]
-fn a_classifier_is_two_words_long() {
+fn a_classifier_has_the_size_of_two_pointers() {
     assert_eq!(size_of::<StatusClassifier>(), 2 * size_of::<usize>());
     let models = size_of::<StatusClassifier<RefusalsAsFailures>>();
     assert_eq!(models, 2 * size_of::<usize>());

@@ -67,7 +67,7 @@ pub(crate) struct SharedMachine<M: Machine> {
     inside: Mutex<Inside<M>>,
 }
 
-/// What all machines of one layer have in common.
+/// The rules, the clock and the observers that all machines of one layer share.
 #[derive(Clone, Debug)]
 pub(crate) struct Environment<R> {
     pub(crate) rules: R,
@@ -75,7 +75,7 @@ pub(crate) struct Environment<R> {
     pub(crate) observers: Observers,
 }
 
-/// What the lock guards.
+/// The state that the lock guards.
 struct Inside<M: Machine> {
     machine: M,
     /// The machine has left its store. It admits no more calls.

@@ -1,6 +1,6 @@
 //! The locked path: a step of the machine, the wake-ups and the events that follow it.
 //!
-//! The order of a step is the invariant of the [module above](super).
+//! The [module above](super) states the order of a step, and the invariant that the order keeps.
 //!
 //! Three kinds of foreign code follow a step, and all of them run after the lock is free: wakers,
 //! observers, and what an observer sets off when it calls back. Each of them may use this very

@@ -8,7 +8,7 @@ pub(super) use self::concurrent::Map;
 #[cfg(tower_breaker_loom)]
 pub(super) use self::stand_in::Map;
 
-/// What the store calls a key that is in the map: its hash, and a number that no other key has.
+/// The id of a key in the map: its hash, and a number that no other key has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Id {
     pub(super) hash: u64,

@@ -23,14 +23,14 @@
 //!
 //! # Foreign code
 //!
-//! A key is the user's, and its code may panic.
+//! A key belongs to the user, and its code may panic.
 //!
 //! - Its `Hash` runs before the lock is taken.
 //! - Its `Eq` and `Borrow` run under the lock, but before anything is changed.
-//! - Whatever is changed under the lock knows a key by its hash and a number.
-//! - Nothing of the user's is dropped under the lock.
+//! - Changes under the lock identify a key by its hash and a number.
+//! - No value of the user is dropped under the lock.
 //!
-//! So a key that panics breaks nothing.
+//! A key that panics therefore breaks nothing.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -63,7 +63,7 @@ pub(crate) struct Store<K, M: Machine> {
     capacity: usize,
 }
 
-/// What an insertion found or made.
+/// The result of an insertion.
 pub(crate) struct Inserted<M: Machine> {
     /// The key's machine. If every machine in the store is live, then `Err` holds the new one,
     /// which found no room.
@@ -166,7 +166,8 @@ impl<K: Hash + Eq, M: Machine> Store<K, M> {
 
         let mut evicted = None;
         if order.len() >= self.capacity {
-            // Acquire: a caller that sees that a machine was touched sees which one.
+            // Acquire: after this load of the flag, the parked bits show which machines were
+            // touched.
             if self.touched.swap(0, Ordering::Acquire) != 0 {
                 order.requeue_touched();
             }
@@ -245,9 +246,9 @@ impl<K: Hash + Eq, M: Machine> Store<K, M> {
         if last_used & PARKED == 0 {
             machine.last_used().store(next, Ordering::Relaxed);
         } else if machine.last_used().swap(next, Ordering::Relaxed) & PARKED != 0 {
-            // Release, after the tick: a caller that sees this flag sees that the machine is no
-            // longer parked. It is a swap, not a store, because loom lets a store go past the swap
-            // of an insertion.
+            // Release, after the tick: a caller that sees this flag also sees the cleared parked
+            // bit. It is a swap, not a store, because loom lets a store go past the swap of an
+            // insertion.
             self.touched.swap(1, Ordering::Release);
         }
     }

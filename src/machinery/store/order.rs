@@ -55,7 +55,8 @@ type Heap<M> = BinaryHeap<Reverse<Entry<M>>>;
 
 /// A machine, and how the store knows it.
 pub(super) struct Entry<M: Machine> {
-    /// What the entry is sorted by: its last look-up, or the deadline until which it is live.
+    /// The key of the sort order: the last look-up, or the deadline until which the machine is
+    /// live.
     rank: u64,
     pub(super) id: Id,
     pub(super) machine_ref: Arc<MachineRef<M>>,

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn both_halves_tell_digests_apart() {
+    fn both_halves_distinguish_digests() {
         let digests: Vec<_> = (0..10_000_u32).map(|n| Digest::of(&n)).collect();
         let one: HashSet<_> = digests.iter().map(|digest| digest.0).collect();
         let other: HashSet<_> = digests.iter().map(|digest| digest.1).collect();

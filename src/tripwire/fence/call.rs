@@ -1,11 +1,12 @@
-//! What goes into a fence with a call, and what comes out: a ticket, or the reason why not.
+//! The input and the output of a fence: the facts of a call, and a ticket or the reason of a
+//! refusal.
 
 use std::time::Duration;
 
 use crate::tripwire::digest::Digest;
 use crate::vocabulary::{FailureKind, Name, Reason, Refusal};
 
-/// What a fence knows of a request.
+/// The facts of a request that a fence needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallFacts {
     /// `None` for a call that is exempt: it is no repeat, and it ends no streak.
@@ -16,7 +17,7 @@ pub(crate) struct CallFacts {
     pub(crate) limit: Option<u32>,
 }
 
-/// What an admitted call carries.
+/// The ticket that an admitted call carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Ticket {
     pub(crate) generation: u32,
@@ -26,7 +27,7 @@ pub(crate) struct Ticket {
 }
 
 /// Whether a call is the probe.
-// An enum rather than a flag: its unused values tell a future's variants apart.
+// An enum and not a `bool`: the compiler stores the variant of a future in the unused values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Role {
     Ordinary,

@@ -8,7 +8,7 @@ use crate::tripwire::digest::Digest;
 impl Fence {
     // ===== turns =====
 
-    /// Whether an earlier call has spent the planner's turn of this one.
+    /// Whether the call belongs to a planner's turn that an earlier call has already spent.
     pub(super) fn has_spent_turn_of(&self, facts: &CallFacts) -> bool {
         match (facts.turn, &self.memory) {
             (Some(turn), Some(memory)) => memory.has_spent(turn),

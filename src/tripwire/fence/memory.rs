@@ -1,4 +1,4 @@
-//! What a fence remembers beyond the last call, for the rules that need it: cycles and turns.
+//! The memory of a fence beyond the last call. The rules for cycles and turns need it.
 
 use std::collections::VecDeque;
 

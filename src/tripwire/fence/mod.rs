@@ -122,7 +122,7 @@ pub(crate) struct Fence {
     memory: Option<Box<Memory>>,
 }
 
-/// What becomes of a call: the oracle's answer, and what the gate does.
+/// The decision about a call: the answer of the oracle, and the action of the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Decision {
     Admit {

@@ -13,7 +13,7 @@ use crate::vocabulary::{Event, Outcome, State, TransitionReason};
 /// The packed state's mark for a spent budget: every call is refused, even while closed or armed.
 pub(super) const NO_TURN_LEFT: u8 = 4;
 
-/// What a fence leaves for observers.
+/// An event of a fence that waits for the observers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PendingEvent {
     Transition {

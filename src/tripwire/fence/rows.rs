@@ -626,7 +626,7 @@ fn the_same_call_in_several_turns_is_a_repetition() {
 }
 
 #[test]
-fn a_refusal_tells_its_reason_its_count_and_the_trip_before_it() {
+fn a_refusal_has_its_reason_its_count_and_the_trip_before_it() {
     let mut run = Run::new();
     run.ok(1);
     run.ok(1);
@@ -645,7 +645,7 @@ fn a_refusal_tells_its_reason_its_count_and_the_trip_before_it() {
 // ===== the packed state =====
 
 #[test]
-fn the_packed_state_alone_tells_whether_some_call_is_allowed() {
+fn the_packed_state_shows_whether_some_call_is_allowed() {
     let lock_free = |run: &Run| {
         let deadline = || Some(run.fence.deadline());
         Fence::would_allow_some_lock_free(run.fence.packed(), deadline, run.now)
@@ -738,7 +738,7 @@ fn the_fast_path_admits_an_ordinary_call_under_the_plain_rules_alone() {
     };
     assert!(
         !is_fast(last, &facts(2)),
-        "the packed state tells that none is left"
+        "the packed state shows that none is left"
     );
     let warned = Rules {
         warn_at: Some(2),

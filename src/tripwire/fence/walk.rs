@@ -8,8 +8,8 @@
 //! - counts no further than their limits,
 //! - of the turns only those that are left.
 //!
-//! No rule asks for more. So there are finitely many places, and the walk ends when no step leads
-//! to a new one.
+//! No rule asks for more. The number of places is therefore finite, and the walk ends when no step
+//! leads to a new one.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -162,7 +162,7 @@ fn steps_from(place: &Place, rules: &Rules) -> Vec<Place> {
     reached
 }
 
-/// What must hold in every place.
+/// Checks that hold in every place.
 fn assert_sound(place: &Place, rules: &Rules) {
     let run = place.run(rules);
     let fence = &place.fence;

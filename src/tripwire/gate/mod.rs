@@ -21,7 +21,7 @@ use crate::vocabulary::{Event, FailureKind, Name, Reason, Refusal};
 
 pub(super) type FenceRef = Arc<MachineRef<Fence>>;
 
-/// What a service asks before a call.
+/// The questions that a service asks before a call.
 pub(super) trait Gate<Req> {
     /// Asks the oracle anew whether some call would be let through.
     ///
@@ -119,8 +119,7 @@ fn refuse_if_none_allowed(machine: &SharedMachine<Fence>) -> Result<Option<Denie
     })
 }
 
-/// What becomes of a call that the gate denies: a refusal, or under `observe_only` a call without
-/// a permit.
+/// Turns the denial of a call into a refusal, or under `observe_only` into an empty permit.
 #[cold]
 fn deny(
     rules: &Rules,

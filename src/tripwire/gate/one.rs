@@ -25,7 +25,7 @@ pub struct One {
     ref_owner: RefOwner,
 }
 
-/// What the last `poll_ready` found, for the one call after it.
+/// The result of the last `poll_ready`, for the one call after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Readiness {
     Unknown,
@@ -67,7 +67,7 @@ impl One {
         }
     }
 
-    /// The reference for one more permit while the service has no count of its own.
+    /// Does what [`hold`](Self::hold) does while the service has no reference count of its own.
     #[cold]
     fn hold_early(&mut self) -> FenceRef {
         self.ref_owner.hold(&mut self.machine_ref)

@@ -29,9 +29,9 @@ pub(crate) fn in_error(err: &dyn Any) -> Option<&Refusal> {
 
 /// The error that a pointer or an [`io::Error`] holds.
 ///
-/// Each of these is an error of its own type, and names as its source that of the error it holds.
-/// So a walk over sources alone passes over the error it holds. A `Box<dyn Error>` is not in the
-/// list, because it is no `Error`.
+/// Each of these types is an error itself, and its `source()` is the source of the error that it
+/// holds. A walk over sources alone would therefore skip the error inside. A `Box<dyn Error>` is
+/// not in the list, because it is no `Error`.
 fn held<'a>(err: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
     if let Some(err) = err.downcast_ref::<io::Error>() {
         return err.get_ref().map(|err| err as _);

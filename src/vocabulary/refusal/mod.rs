@@ -132,8 +132,8 @@ impl Refusal {
     /// Returns how long to wait before a call may be let through.
     ///
     /// `None` means that no time is known: the circuit is pinned by hand, or the cooldown or the
-    /// lease has no end. The time is that of the moment when the circuit was asked, which may have
-    /// been in `poll_ready`.
+    /// lease has no end. The wait counts from when the circuit was asked, which may have been in
+    /// `poll_ready`.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         (self.retry_after != u64::MAX).then(|| Duration::from_nanos(self.retry_after))
@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_keeps_what_it_was_told() {
+    fn a_refusal_keeps_its_name_wait_and_failure() {
         let refusal = Refusal::breaker(Reason::CircuitOpen)
             .with_name(Some(Name::Static("search")))
             .with_retry_after(Some(Duration::from_secs(20)))

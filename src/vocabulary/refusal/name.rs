@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_keys_name_is_what_it_displays_as_and_bounded() {
+    fn a_key_is_named_by_its_display_up_to_a_bound() {
         assert_eq!(Name::of_key(&"search").as_str(), "search");
         assert_eq!(Name::of_key(&7).as_str(), "7");
         let longest = "é".repeat(Name::LONGEST);

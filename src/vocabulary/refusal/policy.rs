@@ -17,7 +17,7 @@ pub trait Refuse<Req, Res, E> {
     ///
     /// # Errors
     ///
-    /// A policy may answer with an error, or with a response that tells of the refusal.
+    /// A policy may answer with an error, or with a response that reports the refusal.
     fn refuse(&self, req: Req, refusal: Refusal) -> Result<Res, Self::Error>;
 
     /// Converts an error of the inner service into one of the guarded service.

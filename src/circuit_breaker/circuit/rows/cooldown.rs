@@ -132,7 +132,7 @@ fn jitter_differs_at_every_trip_and_is_not_part_of_the_growth() {
 }
 
 #[test]
-fn jitter_after_a_lease_that_is_over_is_what_the_oracle_said() {
+fn jitter_after_a_lease_that_is_over_agrees_with_the_oracle() {
     let (mut driver, _hung) = Driver::probing_jittered();
     let unnoticed = driver.snapshot();
     let predicted = driver.would_allow().unwrap_err();

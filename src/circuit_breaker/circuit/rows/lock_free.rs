@@ -40,7 +40,7 @@ fn acquire_lock_free_reads_no_clock_while_closed_and_uses_no_deadline_that_moved
 }
 
 #[test]
-fn record_lock_free_takes_what_changes_the_streak_alone() {
+fn record_lock_free_takes_results_that_change_the_streak_alone() {
     let mut driver = Driver::defaults();
     let transient = Outcome::from(Failure::transient());
     let limited = Outcome::from(Failure::rate_limited());

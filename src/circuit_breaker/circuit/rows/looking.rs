@@ -1,4 +1,4 @@
-//! What a circuit shows of itself: snapshots, retention, events, and the oracle.
+//! The views of a circuit that change nothing: snapshots, retention, events, and the oracle.
 
 use super::{around, in_every_phase, rules_with, secs, transition};
 use crate::circuit_breaker::circuit::driver::Driver;

@@ -8,7 +8,7 @@ use crate::circuit_breaker::circuit::{Backoff, PendingEvent, Role, Rules};
 use crate::vocabulary::{Failure, FailureKind, Outcome, Reason, Recorded, State, TransitionReason};
 
 #[test]
-fn open_call_before_the_cooldown_is_over_is_refused_with_what_is_left() {
+fn open_call_before_the_cooldown_is_over_is_refused_with_the_rest_of_it() {
     let mut driver = Driver::tripped(Rules::default());
     for (now, left) in [
         (secs(0), secs(30)),

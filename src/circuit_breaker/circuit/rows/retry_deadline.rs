@@ -30,7 +30,7 @@ fn retry_after_is_capped() {
         let late = driver.try_acquire().unwrap();
         driver.call(retry_after(asked));
         driver.assert_open_until(secs(expected));
-        // So is that of a stale failure, and that of a probe.
+        // The cap also holds for a stale failure, and for a failed probe.
         driver.at(secs(10)).record(late, retry_after(asked));
         driver.assert_open_until(secs(10 + expected));
         driver.at(secs(1_000)).call(retry_after(asked));

@@ -1,4 +1,4 @@
-//! What is done by hand.
+//! The rows of resets, and of entries that are disabled or enabled.
 
 use super::super::driver::{A, B, Driver, PRIMARY, PROBE};
 use super::super::event::PendingEvent;
@@ -27,7 +27,7 @@ fn any_entry_that_is_disabled_serves_no_turn_until_it_is_enabled_and_keeps_its_s
 }
 
 #[test]
-fn any_reset_is_as_new_and_keeps_what_is_disabled() {
+fn any_reset_is_as_new_and_keeps_disabled_entries_disabled() {
     let mut driver = Driver::new();
     let old = driver.served_by(PRIMARY);
     driver.trip();

@@ -12,7 +12,7 @@ use super::driver::{A, B, Driver, PROBE};
 use crate::vocabulary::{Failure, FallbackState};
 
 #[test]
-fn the_outage_of_the_guide_goes_as_it_is_told_there() {
+fn the_outage_goes_as_the_guide_describes_it() {
     let mut driver = Driver::with(|rules| rules.probation_limit = Some(3));
     driver.trip();
     driver.at(5).succeeds(A);

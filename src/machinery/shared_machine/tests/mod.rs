@@ -18,7 +18,7 @@ fn count_one(packed: PackedState) -> Option<PackedState> {
 
 type Seen = Arc<StdMutex<Vec<String>>>;
 
-/// Makes a listener that writes down what it is told.
+/// Makes a listener that writes down the events that it gets.
 fn listener(seen: &Seen) -> impl Fn(&Event<'_>) + Send + Sync + 'static {
     let seen = Arc::clone(seen);
     move |event| {
@@ -71,7 +71,7 @@ fn an_update_changes_the_packed_state_only_where_its_function_allows_it() {
 }
 
 #[test]
-fn a_read_and_a_step_take_over_what_the_packed_state_counted() {
+fn a_read_and_a_step_take_over_the_counts_of_the_packed_state() {
     let machine = machine(Observers::default());
     machine.update(count_one);
     machine.update(count_one);

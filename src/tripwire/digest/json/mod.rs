@@ -128,7 +128,7 @@ impl JsonDigest {
         self
     }
 
-    /// Sets how deep to look. What is nested deeper counts as one fixed value.
+    /// Sets how deep to look. A value that is nested deeper counts as one fixed value.
     ///
     /// Default: 128.
     ///

@@ -8,7 +8,7 @@ use super::hash::{ArrayHasher, ObjectHasher, Tag, fixed};
 use super::serializer::Unserialisable;
 use crate::tripwire::digest::Digest;
 
-/// What a [`JsonDigest`] leaves out, and how deep it looks.
+/// The fields that a [`JsonDigest`] leaves out, and its depth limit.
 #[derive(Clone, Debug)]
 pub(super) struct Rules {
     pub(super) keys: Vec<String>,

@@ -123,7 +123,7 @@ fn a_box_that_is_boxed_again_stays_one_box() {
 }
 
 #[test]
-fn a_transparent_error_hides_what_it_holds_itself_and_its_box_gives_it_back() {
+fn a_transparent_error_hides_its_refusal_and_a_box_around_it_does_not() {
     let err = Transparent(refusal().into());
     assert_eq!(Refusal::find(&err), None);
     assert_eq!(Refusal::find(&*err.0), Some(&refusal()));

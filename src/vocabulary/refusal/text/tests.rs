@@ -71,7 +71,7 @@ fn a_fallbacks_text_names_the_primary_and_says_why() {
 }
 
 #[test]
-fn a_tripwires_text_tells_the_rule_and_what_to_do_instead() {
+fn a_tripwires_text_names_the_rule_and_says_what_to_do() {
     let text = |reason, period, count| {
         Refusal::tripwire(reason, period)
             .with_name(Some(Name::Static("search")))
