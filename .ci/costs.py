@@ -1,10 +1,11 @@
-"""What a call costs beyond the bare service, from the callgrind profiles of `benches/benches/instructions.rs`.
+"""Prints what a call costs beyond the bare service, and checks the limits.
 
 usage: python3 .ci/costs.py PROFILES [peers]
 
-PROFILES is the directory that holds one directory per benchmark. Instructions have their limits in the benchmark
-itself; the locked instructions and the clock reads, which callgrind does not count, have theirs here. With `peers` the
-table is printed and nothing is limited.
+PROFILES holds one directory per benchmark of `benches/benches/instructions.rs`, with its callgrind
+profile. The limits of instructions are in the benchmark. Callgrind does not count locked
+instructions and clock reads, so this script counts them, and their limits are here. With `peers`
+it prints the table and checks nothing.
 """
 
 import collections
@@ -15,7 +16,7 @@ import sys
 
 CALLS = 10_000
 
-# row: (the bare run it is compared with, locked instructions at most, clock reads at most)
+# row: (the bare run to compare with, most locked instructions, most clock reads)
 LIMITS = {
     "closed.success": ("bare.success", 2, 0),
     "closed.success_boxed_refusals": ("bare.success", 2, 0),
@@ -28,7 +29,7 @@ LIMITS = {
     "fallback.primary": ("bare.success", 3, 0),
     "fallback.rewriting": ("bare.success", 3, 0),
     "tripwire.success": ("bare_lines.success", 4, 0),
-    # Of a frame, and not of a call.
+    # These are per frame, not per call.
     "body.of_a_call": ("bare_frames.frame", 0, 0),
     "body.of_a_turn": ("bare_frames.frame", 0, 0),
     "body.in_a_fence": ("bare_frames.frame", 0, 0),
@@ -37,7 +38,7 @@ LIMITS = {
 
 
 def locked_addresses(binary, known={}):
-    """The addresses of the instructions that lock the bus: a `lock` prefix, or `xchg` with memory."""
+    """Returns the addresses of instructions that lock: a `lock` prefix, or `xchg` with memory."""
     if binary not in known:
         known[binary] = set()
         listing = subprocess.run(
@@ -52,14 +53,14 @@ def locked_addresses(binary, known={}):
 
 
 def profile(path):
-    """(instructions, locked instructions, clock reads) of one run."""
+    """Returns (instructions, locked instructions, clock reads) of one run."""
     costs = collections.Counter()
     clock = collections.Counter()
     summary, binary, function, is_call = 0, None, "", False
     for line in path.read_text().splitlines():
         key, _, value = line.partition("=")
         if line.startswith("positions:"):
-            assert line.split()[1:] == ["instr", "line"], f"{path}: run with --dump-instr=yes"
+            assert line.split()[1:] == ["instr", "line"], f"{path}: has no addresses: run callgrind with --dump-instr=yes"
         elif line.startswith("summary:"):
             summary = int(line.split()[1])
         elif key == "ob":
@@ -67,7 +68,7 @@ def profile(path):
         elif key == "fn":
             function = value
         elif key == "calls":
-            is_call = True  # the next line is what the callee cost, which is counted there
+            is_call = True  # The next line is the callee's cost, which is counted in the callee.
         elif line.startswith("0x"):
             if not is_call:
                 address, _, executed, *_ = line.split()
@@ -77,7 +78,7 @@ def profile(path):
             is_call = False
     assert sum(costs.values()) == summary, f"{path}: {sum(costs.values())} instructions of {summary} understood"
     locked = sum(n for (binary, address), n in costs.items() if binary != "???" and address in locked_addresses(binary))
-    # A function's lowest address is its entry: it runs once a call.
+    # The lowest address of a function is its entry, which runs once per call.
     return summary, locked, clock[min(clock)] if clock else 0
 
 
@@ -87,10 +88,10 @@ def main():
     for path in sorted(profiles.glob("*/callgrind.*.out")):
         runs[path.parent.name] = tuple(n / CALLS for n in profile(path))
     if not runs:
-        sys.exit(f"no profiles in {profiles}")
+        sys.exit(f"{profiles} has no profiles: run `bash .ci/instructions`")
     if missing := LIMITS.keys() - runs.keys():
         if not published_only:
-            sys.exit(f"no profile of {', '.join(sorted(missing))}")
+            sys.exit(f"{profiles} has no profile of {', '.join(sorted(missing))}: the benchmark must run it")
 
     failures = []
     print(f"{'beyond the bare service, per call':<40} {'instructions':>12} {'locked':>8} {'clock':>8}")
@@ -100,10 +101,10 @@ def main():
             print(f"{row + ' (whole)':<40} {instructions:>12.2f} {locked:>8.2f} {clock:>8.2f}")
             continue
         print(f"{row:<40} {instructions - runs[bare][0]:>12.2f} {locked:>8.2f} {clock:>8.2f}")
-        # A run's start may cost a little once; a call's cost is a whole number of these.
+        # The start of a run may cost a little once. A call costs a whole number.
         for name, cost, limit in [("locked instructions", locked, locked_limit), ("clock reads", clock, clock_limit)]:
             if limit is not None and cost > limit + 0.01:
-                failures.append(f"{row}: {cost:.2f} {name} per call, the limit is {limit}")
+                failures.append(f"{row}: {cost:.2f} {name} per call, more than the limit of {limit}")
     if failures and not published_only:
         sys.exit("\n".join(failures))
 

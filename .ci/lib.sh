@@ -1,4 +1,4 @@
-# What the scripts beside this one share. To be sourced.
+# Functions and versions that the scripts in this directory share. Source it, do not run it.
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 cd "$root"
@@ -9,12 +9,13 @@ MUTANTS_VERSION=27.1.0
 tools="$root/target/ci-tools"
 venv="$root/target/ci-venv"
 
-# installed CRATE VERSION: whether the tool is there, in that version.
+# installed CRATE VERSION: succeeds if the tool is installed in exactly this version.
 installed() {
     [ -x "$tools/bin/$1" ] && grep -q "\"$1 $2 " "$tools/.crates.toml" 2>/dev/null
 }
 
-# cargo_tool CRATE VERSION: builds the tool from source, once. It is quick to build and good enough to run without optimisation.
+# cargo_tool CRATE VERSION: builds the tool from source, once. It builds without optimisation, which
+# is quicker and makes a tool that is fast enough.
 cargo_tool() {
     if installed "$1" "$2"; then
         return
@@ -24,7 +25,7 @@ cargo_tool() {
         cargo install --quiet --locked --force --root "$tools" --target-dir "$root/target/ci-tools-build" "$1@$2"
 }
 
-# python_tools: the prebuilt tools, pinned by hash, in an environment of their own.
+# python_tools: installs the prebuilt tools, pinned by hash, into a virtual environment.
 python_tools() {
     if [ -e "$venv/done" ] && cmp -s "$venv/done" .ci/requirements.txt; then
         return
@@ -37,20 +38,21 @@ python_tools() {
     cp .ci/requirements.txt "$venv/done"
 }
 
-# debian_package NAME...: installs what is missing.
+# debian_package NAME...: installs the packages that are missing.
 debian_package() {
     apt-get update -qq >/dev/null
     DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >/dev/null
 }
 
-# bench ARGUMENTS...: `cargo bench` of the benches package, optimised as a release that cares for speed is.
+# bench ARGUMENTS...: runs `cargo bench` of the benches package with the pinned optimisation, which
+# is thin LTO and one codegen unit.
 bench() {
     CARGO_PROFILE_BENCH_LTO=thin CARGO_PROFILE_BENCH_CODEGEN_UNITS=1 \
         GUNGRAUN_RUNNER="$tools/bin/gungraun-runner" \
         cargo bench -p tower-breaker-benches "$@"
 }
 
-# callgrind_tools: what instruction counts need.
+# callgrind_tools: installs the tools that count instructions.
 callgrind_tools() {
     command -v valgrind >/dev/null || debian_package valgrind
     command -v objdump >/dev/null || debian_package binutils

@@ -1,4 +1,6 @@
-"""Makes the package a newcomer would: dependencies and program pasted from the README, tower-breaker from this tree.
+"""Builds the package that a newcomer would: the README's dependencies and its first program.
+
+tower-breaker itself comes from this tree.
 
 usage: python3 .ci/newcomer.py README.md DIRECTORY
 """
@@ -18,7 +20,7 @@ def blocks(language):
 
 
 def toml(value):
-    """Strings, booleans, lists and tables of them, as TOML in one line."""
+    """Formats strings, booleans, and lists and tables of them as one line of TOML."""
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{key} = {toml(inner)}" for key, inner in value.items()) + " }"
     if isinstance(value, list):
@@ -28,14 +30,14 @@ def toml(value):
 
 programs = [block for block in blocks("rust") if "fn main" in block]
 if not programs:
-    sys.exit(f"{README} has no ```rust block with a `fn main` for a newcomer to paste")
+    sys.exit(f"{README} has no ```rust block with a `fn main` for a newcomer to paste: add one")
 manifests = blocks("toml")
 if not manifests:
-    sys.exit(f"{README} has no ```toml block with the dependencies for a newcomer to paste")
+    sys.exit(f"{README} has no ```toml block with the dependencies for a newcomer to paste: add one")
 manifest = tomllib.loads(manifests[0])
 dependencies = manifest.get("dependencies", manifest)
 if "tower-breaker" not in dependencies:
-    sys.exit(f"the first ```toml block of {README} does not depend on tower-breaker")
+    sys.exit(f"the first ```toml block of {README} does not depend on tower-breaker: add it")
 
 ours = dependencies["tower-breaker"]
 ours = {key: value for key, value in ours.items() if key != "version"} if isinstance(ours, dict) else {}
@@ -44,11 +46,11 @@ dependencies["tower-breaker"] = {"path": os.path.relpath(README.resolve().parent
 (DIRECTORY / "src").mkdir(parents=True, exist_ok=True)
 lines = ["[package]", 'name = "newcomer"', 'edition = "2024"', "publish = false", "", "[dependencies]"]
 lines += [f"{name} = {toml(value)}" for name, value in dependencies.items()]
-# It lies inside the workspace of this tree and is no part of it.
+# The package lies inside this tree but is not a member of its workspace.
 lines += ["", "[workspace]", ""]
 (DIRECTORY / "Cargo.toml").write_text("\n".join(lines))
 (DIRECTORY / "src" / "main.rs").write_text(programs[0])
-# The versions that this tree was tested with.
+# Use the versions that this tree was tested with.
 lock = README.resolve().parent / "Cargo.lock"
 if lock.exists():
     (DIRECTORY / "Cargo.lock").write_text(lock.read_text())

@@ -1,4 +1,5 @@
-//! Permits by hand: one circuit per tool around plain functions, without a service and without a runtime.
+//! Takes permits by hand: one circuit per tool around plain functions, without a service or a
+//! runtime.
 //!
 //! ```text
 //! cargo run --example by_hand
@@ -11,11 +12,11 @@ use tower_breaker::{
     BoxError, CircuitBreakerLayer, Event, Failure, KeyedCircuitBreakerHandle, Refusal, State,
 };
 
-/// Short, so that the example is. 30 s is the default.
+/// Short, so that the example ends soon. The default is 30 s.
 const COOLDOWN: Duration = Duration::from_millis(300);
 
 fn main() -> Result<(), BoxError> {
-    // The layer is only the builder here: all that is kept of it is the handle. It is taken last.
+    // The layer is only the builder here. Take the handle last: every setter makes a new circuit.
     let tools = CircuitBreakerLayer::new()
         .failure_threshold(2)
         .recovery_duration(COOLDOWN)
@@ -36,12 +37,12 @@ fn main() -> Result<(), BoxError> {
     report("calendar", ask(&tools, "calendar", || Ok("free at noon")));
     assert_eq!(tools.state("calendar"), State::Closed);
 
-    println!("the search is back, and the cooldown runs out:");
-    // The oracle changes nothing, however often it is asked; the permit of the next call is the probe's.
+    println!("the search works again, and the cooldown ends:");
+    // Asking the oracle changes nothing. The next call gets the permit of the probe.
     let deadline = Instant::now() + 10 * COOLDOWN;
     while !tools.would_allow("search") {
         if Instant::now() > deadline {
-            return Err("the cooldown never ended".into());
+            return Err("the cooldown of `search` did not end in 3 s".into());
         }
         let left = tools.snapshot("search").time_left;
         thread::sleep(left.unwrap_or(COOLDOWN));
@@ -49,7 +50,7 @@ fn main() -> Result<(), BoxError> {
     report("search", ask(&tools, "search", || Ok("three results")));
     assert_eq!(tools.state("search"), State::Closed);
 
-    println!("an operator takes the calendar away, and gives it back:");
+    println!("an operator opens the circuit of the calendar, and resets it:");
     tools.force_open("calendar");
     report("calendar", ask(&tools, "calendar", || Ok("free at one")));
     tools.reset("calendar");
@@ -57,22 +58,24 @@ fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Asks a tool, if its circuit lets the call through, and gives the verdict.
+/// Calls a tool if its circuit admits the call, and gives the verdict.
 fn ask(
     tools: &KeyedCircuitBreakerHandle<String>,
     name: &str,
     tool: impl FnOnce() -> Result<&'static str, &'static str>,
 ) -> Result<&'static str, BoxError> {
-    // The gate. A refusal is an error like any other, so `?` will do.
+    // The gate. A refusal is an error, so `?` passes it on.
     let permit = tools.try_acquire(name)?;
-    // A permit that is dropped without a verdict, by an early return for instance, is a cancelled call.
+    // A permit that is dropped without a verdict, for example by an early return, is a cancelled
+    // call.
     match tool() {
         Ok(answer) => {
             permit.success();
             Ok(answer)
         }
         Err(err) => {
-            // `permit.failure()` in full. `Failure` also knows rate limits, and how long the tool asked to be left alone.
+            // The same as `permit.failure()`. A `Failure` can also be a rate limit, or carry the
+            // wait that the tool asked for.
             permit.record(Failure::transient());
             Err(err.into())
         }
@@ -87,7 +90,7 @@ fn report(name: &str, result: Result<&str, BoxError>) {
     }
 }
 
-/// An observer: it runs outside every lock, on the thread of the call.
+/// An observer. It runs outside every lock, on the call's thread.
 fn print_event(event: &Event<'_>) {
     let name = event.name().unwrap_or("?");
     match event {

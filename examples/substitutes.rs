@@ -1,4 +1,4 @@
-//! A tool with substitutes: while the circuit of `search` refuses, its calls go to a mirror, and nobody is refused.
+//! Gives a tool a substitute: while the circuit of `search` refuses, its calls go to a mirror.
 //!
 //! ```text
 //! cargo run --example substitutes
@@ -13,17 +13,17 @@ use tokio::time::{sleep, timeout};
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_breaker::{CircuitBreakerLayer, HealthRouter, State};
 
-/// Short, so that the example is. 30 s is the default.
+/// Short, so that the example ends soon. The default is 30 s.
 const COOLDOWN: Duration = Duration::from_millis(300);
 
 #[derive(Clone, Debug)]
 struct ToolCall {
-    /// Which tool is called: the key of its circuit.
+    /// The tool, which is the key of its circuit.
     name: String,
     query: &'static str,
 }
 
-/// Which tools are up. Stands for the world outside.
+/// Which tools are up.
 #[derive(Default)]
 struct World {
     search: AtomicBool,
@@ -50,7 +50,7 @@ async fn main() -> Result<(), BoxError> {
         .service(service_fn(move |call: ToolCall| {
             let world = Arc::clone(&outside);
             async move {
-                // A call takes a moment, as real ones do.
+                // Like a real call, this one takes a moment.
                 sleep(Duration::from_millis(10)).await;
                 run(&world, &call)
             }
@@ -61,17 +61,17 @@ async fn main() -> Result<(), BoxError> {
         show(&search(tools.clone()).await);
     }
 
-    println!("its circuit is open, so the mirror answers:");
+    println!("the circuit of the search is open, so the mirror answers:");
     assert_eq!(circuits.state("search"), State::Open);
     assert_eq!(circuits.resolve("search"), Some("search-mirror"));
     show(&search(tools.clone()).await);
 
     println!(
-        "the search is back; of four calls at once one is its probe, and the others are not kept waiting:"
+        "the search works again; of four parallel calls one is the probe, the mirror takes the rest:"
     );
     world.search.store(true, Ordering::Relaxed);
     let due = async {
-        // Asking changes nothing: only a call can become the probe.
+        // Asking changes nothing. Only a call can become the probe.
         while !circuits.would_allow("search") {
             sleep(circuits.snapshot("search").time_left.unwrap_or_default()).await;
         }
@@ -86,14 +86,14 @@ async fn main() -> Result<(), BoxError> {
     assert_eq!((crowd.iter().flatten().count(), probes.count()), (4, 1));
     assert_eq!(circuits.state("search"), State::Closed);
 
-    println!("an operator takes both away, and the refusal names the tool that was asked for:");
+    println!("an operator opens both circuits; the refusal names the tool that was called:");
     circuits.force_open("search");
     circuits.force_open("search-mirror");
     show(&search(tools).await);
     Ok(())
 }
 
-/// The tools themselves.
+/// Runs a tool.
 fn run(world: &World, call: &ToolCall) -> Result<String, BoxError> {
     let up = match call.name.as_str() {
         "search" => &world.search,
@@ -109,7 +109,7 @@ fn run(world: &World, call: &ToolCall) -> Result<String, BoxError> {
     }
 }
 
-/// The caller asks for `search` and for nothing else.
+/// Calls `search`. The caller does not know of the mirror.
 async fn search<S>(tools: S) -> Result<String, BoxError>
 where
     S: Service<ToolCall, Response = String, Error = BoxError>,

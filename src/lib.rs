@@ -87,6 +87,12 @@ pub mod fallback;
 pub mod grpc;
 #[cfg(any(doc, doctest))]
 pub mod guide;
+/// Names and their substitutes: where a call goes while its own tool is refused.
+///
+/// See [`HealthRouter`].
+pub mod health_router {
+    pub use crate::circuit_breaker::health_router::HealthRouter;
+}
 #[cfg(feature = "http")]
 pub mod http;
 mod machinery;
@@ -95,7 +101,7 @@ pub mod retry;
 pub mod tripwire;
 mod vocabulary;
 
-pub use self::circuit_breaker::health_router::{self, HealthRouter};
+pub use self::circuit_breaker::health_router::HealthRouter;
 pub use self::circuit_breaker::{
     CircuitBreaker, CircuitBreakerHandle, CircuitBreakerLayer, CircuitBreakerSnapshot,
     KeyedCircuitBreakerHandle, Permit, WhenOpen, Window,

@@ -1,4 +1,4 @@
-//! `tower::retry` beside a breaker.
+//! `tower::retry` around a circuit breaker.
 
 use std::any::Any;
 
@@ -6,10 +6,14 @@ use tower::retry::Policy;
 
 use crate::vocabulary::in_error;
 
-/// Keeps a retry policy from spending attempts on refusals: an open circuit stops the ladder.
+/// Keeps a retry policy from spending attempts on refusals.
 ///
-/// For `retry(breaker(..))`. A refusal is handed to the caller as it is, and the wrapped policy does not see it. It is recognised as
-/// the service returns it: a [`Refusal`](crate::Refusal), or a boxed error that holds one in its chain of sources.
+/// It is for `retry(breaker(..))`: an open circuit ends the retries. The caller gets the refusal
+/// as it is, and the wrapped policy does not see it.
+///
+/// The policy looks at the error as the service returns it. It recognises an error that is a
+/// [`Refusal`](crate::Refusal), and a [`BoxError`](crate::BoxError) with a refusal anywhere in its
+/// chain of sources.
 ///
 /// # Examples
 ///
@@ -24,7 +28,11 @@ use crate::vocabulary::in_error;
 /// impl Policy<String, String, BoxError> for Attempts {
 ///     type Future = future::Ready<()>;
 ///
-///     fn retry(&mut self, _: &mut String, result: &mut Result<String, BoxError>) -> Option<Self::Future> {
+///     fn retry(
+///         &mut self,
+///         _: &mut String,
+///         result: &mut Result<String, BoxError>,
+///     ) -> Option<Self::Future> {
 ///         self.0 = self.0.checked_sub(1)?;
 ///         result.is_err().then(|| future::ready(()))
 ///     }

@@ -1,4 +1,5 @@
-//! gRPC: what each status says, in the head, in the trailers and through the layers; and refusals that a gRPC client reads.
+//! gRPC: how each status is judged in the head, in the trailers and through the layers. Also
+//! refusals that a gRPC client can read.
 
 #![cfg(feature = "grpc")]
 
@@ -29,7 +30,7 @@ const TRANSIENT: Outcome = Outcome::Failure(Failure::transient());
 const RATE_LIMITED: Outcome = Outcome::Failure(Failure::rate_limited());
 const FATAL: Outcome = Outcome::Failure(Failure::fatal());
 
-/// What each code says: to a tool's circuit, and to a model's fallback.
+/// The outcome of each code: for the circuit of a tool, and for the fallback of a model.
 const TABLE: [(Code, Outcome, Outcome); 17] = [
     (Code::Ok, Outcome::Success, Outcome::Success),
     (Code::Cancelled, Outcome::Neutral, Outcome::Neutral),
@@ -66,12 +67,12 @@ fn map(headers: &[(&'static str, &str)]) -> HeaderMap {
     response(200, headers).into_parts().0.headers
 }
 
-/// What the codes say of a head.
+/// Judges a head.
 fn head<E: Classify<Answer, BoxError>>(codes: &Codes<E>, response: &Answer) -> Outcome {
     codes.classify(Ok(response))
 }
 
-/// What the codes say of a body: the trailers' verdict, or at the end.
+/// Judges a body: by its trailers, or at its end if they give no verdict.
 fn body<E: Clone>(
     codes: &Codes<E>,
     head: &Answer,
@@ -102,7 +103,7 @@ fn hint(outcome: Outcome) -> Option<Duration> {
 // ===== what a status says =====
 
 #[test]
-fn each_code_says_what_the_table_says_in_the_head_and_in_the_trailers() {
+fn each_code_has_the_outcome_of_the_table_in_the_head_and_in_the_trailers() {
     for (number, (code, tool, model)) in (0..).zip(TABLE) {
         assert_eq!(code.number(), number);
         let in_head = trailers_only(number);
@@ -139,7 +140,7 @@ fn a_status_that_is_no_code_is_unknown_and_so_a_failure() {
 
 #[test]
 fn an_http_status_stands_for_a_code_only_where_there_is_no_grpc_status() {
-    // Each code with an outcome of its own, so that none is taken for another.
+    // Each code has an outcome of its own, so that a mix-up shows.
     let codes = TABLE.iter().fold(Codes::new(), |codes, (code, ..)| {
         codes.code(*code, told_apart(*code))
     });
@@ -279,7 +280,7 @@ fn failures_of_every_kind_carry_the_hint_and_nothing_else_does() {
 }
 
 #[test]
-fn a_hint_of_the_table_goes_before_what_the_server_asks_for() {
+fn a_hint_of_the_table_goes_before_the_servers_hint() {
     let wait = Failure::transient().with_retry_after(Duration::from_secs(5));
     let codes = Codes::new().code(Code::Unavailable, wait);
     let told = |pushback| {
@@ -301,7 +302,7 @@ fn a_server_that_says_never_or_nonsense_gives_no_hint() {
 
 proptest! {
     #[test]
-    fn no_header_makes_a_panic_or_a_hint_of_zero(
+    fn no_header_causes_a_panic_or_a_hint_of_zero(
         status in any::<u16>(),
         fields in proptest::collection::vec(
             (
@@ -364,7 +365,7 @@ fn the_retry_after_of_a_proxy_is_heeded_and_one_beside_a_grpc_status_is_not() {
 
 // ===== through the layers, at the head =====
 
-/// A channel whose answers are set, and which counts its calls.
+/// A channel with fixed answers, which counts its calls.
 #[derive(Clone, Default)]
 struct Channel {
     calls: Arc<AtomicUsize>,
@@ -375,7 +376,7 @@ impl Channel {
         self.calls.load(Ordering::SeqCst)
     }
 
-    /// Answers each request with the status that is its body, and the pushback that is its header.
+    /// Answers each request with the status in its body, and with the pushback in its header.
     fn service(
         &self,
     ) -> impl Service<Request<i32>, Response = Answer, Error = BoxError, Future: Send> + Clone + use<>
@@ -499,13 +500,13 @@ async fn a_tripwire_counts_the_servers_faults_as_errors() {
 type Stream = StreamBody<stream::Iter<vec::IntoIter<Result<Frame<Bytes>, BoxError>>>>;
 type Streamed = Response<Stream>;
 
-/// A response whose body sends these frames.
+/// Makes a response whose body sends these frames.
 fn streamed(frames: impl IntoIterator<Item = Result<Frame<Bytes>, BoxError>>) -> Streamed {
     let frames: Vec<_> = frames.into_iter().collect();
     Response::new(StreamBody::new(stream::iter(frames)))
 }
 
-/// What a server sends that ends a stream of two messages with a status.
+/// Makes the response of a server that ends a stream of two messages with a status.
 fn ended_with(fields: &[(&'static str, &str)]) -> Streamed {
     streamed([message(), message(), Ok(Frame::trailers(map(fields)))])
 }
@@ -514,12 +515,13 @@ fn ended(status: i32) -> Streamed {
     ended_with(&[("grpc-status", &status.to_string())])
 }
 
-#[allow(clippy::unnecessary_wraps)] // It is an item of a stream.
+#[allow(clippy::unnecessary_wraps)] // The type of an item of a stream.
 fn message() -> Result<Frame<Bytes>, BoxError> {
     Ok(Frame::data(Bytes::from_static(b"\0\0\0\0\x01m")))
 }
 
-/// Asks for a response that is given with the request, and reads it to its end, as a client does; whether that went well.
+/// Makes a call whose request carries the response, and reads the response to its end. Returns
+/// whether both went well.
 async fn read<S, B>(service: &mut S, answer: Streamed) -> bool
 where
     S: Service<Streamed, Response = Response<B>, Error = BoxError>,
@@ -534,7 +536,7 @@ fn answers() -> impl Service<Streamed, Response = Streamed, Error = BoxError> + 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_breaker_hears_a_failure_in_the_trailers_and_the_wait_beside_it() {
+async fn a_breaker_counts_a_failure_in_the_trailers_and_the_wait_beside_it() {
     let layer = CircuitBreakerLayer::new()
         .classify(Codes::new())
         .judge(EndOfBody.inspect(Codes::new()));
@@ -543,7 +545,7 @@ async fn a_breaker_hears_a_failure_in_the_trailers_and_the_wait_beside_it() {
     for _ in 0..10 {
         assert!(read(&mut service, ended(14)).await);
         assert!(read(&mut service, ended(14)).await);
-        // The caller's own mistake ends no streak; a success does.
+        // A mistake of the caller ends no streak. A success does.
         assert!(read(&mut service, ended(3)).await);
         assert_eq!(circuit.snapshot().streak, 2);
         assert!(read(&mut service, ended(0)).await);
@@ -666,7 +668,7 @@ async fn a_soft_refusal_passes_beside_bodies_that_are_judged_at_their_end() {
 
 // ===== refusals =====
 
-/// What a client reads: the message, decoded as the specification says.
+/// Returns the message as a client reads it, decoded as the specification says.
 fn decoded(message: &HeaderValue) -> String {
     let mut rest = message.as_bytes();
     let mut bytes = Vec::new();
@@ -685,7 +687,7 @@ fn decoded(message: &HeaderValue) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_soft_refusal_is_a_trailers_only_unavailable_that_tells_the_text_and_the_wait() {
+async fn a_soft_refusal_is_a_trailers_only_unavailable_with_the_text_and_the_wait() {
     let layer = CircuitBreakerLayer::new()
         .name("recherche 100 % à côté")
         .classify(Codes::new().errors(|_: Result<&Answer, &Infallible>| Outcome::Neutral))

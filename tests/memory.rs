@@ -1,4 +1,5 @@
-//! Memory: a million keys take no more than a thousand, and whoever goes leaves nothing behind.
+//! Memory: a million keys take no more than a thousand, and services, handles and waiters that are
+//! dropped leave nothing behind.
 
 mod support;
 
@@ -13,11 +14,11 @@ use tower_test::mock;
 
 use crate::support::{Ask, Tool, ask, hold, pass, paused, secs, trip_key};
 
-/// The system's allocator, which counts what each thread holds.
+/// The system's allocator, which also counts the bytes that each thread holds.
 struct Counting;
 
 thread_local! {
-    // Constant and without a destructor, so that to count takes no memory.
+    // It is constant and has no destructor, so counting takes no memory.
     static HELD: Cell<isize> = const { Cell::new(0) };
 }
 
@@ -25,24 +26,25 @@ fn count(bytes: usize, sign: isize) {
     HELD.set(HELD.get() + sign * isize::try_from(bytes).expect("a size"));
 }
 
-// SAFETY: everything is handed to the system's allocator as it came; to count touches an integer of this thread alone.
+// SAFETY: every method passes its arguments on to the system's allocator. Counting touches only a
+// thread-local integer.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size(), 1);
-        // SAFETY: as promised by the caller.
+        // SAFETY: the caller's promise, passed on.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         count(layout.size(), -1);
-        // SAFETY: as promised by the caller.
+        // SAFETY: the caller's promise, passed on.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count(layout.size(), -1);
         count(size, 1);
-        // SAFETY: as promised by the caller.
+        // SAFETY: the caller's promise, passed on.
         unsafe { System.realloc(pointer, layout, size) }
     }
 }
@@ -50,12 +52,13 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// How many bytes this thread holds.
+/// Returns how many bytes this thread holds.
 fn held() -> isize {
     HELD.get()
 }
 
-/// That `work` leaves nothing behind. It is done once before, for what is made at first use and kept.
+/// Asserts that `work` leaves nothing behind. It runs once before that, because some things are
+/// made at first use and kept.
 #[track_caller]
 fn leaves_nothing(mut work: impl FnMut()) {
     work();
@@ -64,7 +67,8 @@ fn leaves_nothing(mut work: impl FnMut()) {
     assert_eq!(held() - before, 0, "bytes left behind");
 }
 
-/// That `work`, done again and again, takes no more memory from the tenth part of its rounds on. Answers the most that was held after that.
+/// Asserts that repeated `work` takes no more memory after the first tenth of its rounds, but for
+/// `slack` bytes.
 fn stays_flat(rounds: usize, slack: isize, mut work: impl FnMut(usize)) {
     let settled = rounds / 10;
     (0..settled).for_each(&mut work);
@@ -91,7 +95,7 @@ fn a_million_keys_take_no_more_memory_than_the_capacity() {
         let in_flight = hold(&mut service, "in flight").await;
         pass(secs(10)).await;
 
-        // A map frees what it has replaced in batches.
+        // The map frees replaced entries in batches.
         stays_flat(1_000_000, 256 * 1024, |key| {
             let key = format!("key {key:7}");
             handle.try_acquire(key.as_str()).unwrap().success();
@@ -115,7 +119,7 @@ fn a_million_keys_take_no_more_memory_than_the_capacity() {
     });
 }
 
-/// The same for keys that all leave something to remember, so that none goes for being clean.
+/// The same for keys that each leave a streak, so that no circuit is evicted because it is clean.
 #[test]
 fn twenty_thousand_keys_that_fail_once_take_no_more_memory_either() {
     paused(async {
@@ -130,7 +134,7 @@ fn twenty_thousand_keys_that_fail_once_take_no_more_memory_either() {
     });
 }
 
-/// The last one to go frees everything, in whatever order they go.
+/// The last drop frees everything, in any order of drops.
 #[test]
 fn dropping_the_last_handle_service_and_layer_frees_everything() {
     paused(async {
@@ -144,7 +148,7 @@ fn dropping_the_last_handle_service_and_layer_frees_everything() {
                 let mut service = layer.layer(Tool::new());
                 let mut clone = service.clone();
                 for _ in 0..3 {
-                    // A service that is called again and again has a count of its own.
+                    // A service that is called more than once has a reference count of its own.
                     let mut spawned = task::spawn(ask(&mut service, Ask::ok()));
                     assert!(spawned.poll().is_ready());
                     assert!(task::spawn(ask(&mut clone, Ask::ok())).poll().is_ready());
@@ -185,7 +189,8 @@ fn dropping_the_last_handle_service_and_layer_frees_everything() {
     });
 }
 
-/// Services that wait, are called, or only are there, come and go by the hundred thousand.
+/// A hundred thousand services are made and dropped. Some wait, some are called, and some do
+/// nothing.
 #[test]
 fn services_and_handles_that_come_and_go_leave_nothing_behind() {
     paused(async {
@@ -198,7 +203,7 @@ fn services_and_handles_that_come_and_go_leave_nothing_behind() {
                 assert!(task::spawn(ask(&mut service, Ask::ok())).poll().is_ready());
                 drop((layer.handle(), service.clone()));
             });
-            // Open: refused, or waiting for the cooldown's end.
+            // Open: the service refuses, or waits for the end of the cooldown.
             handle.force_open();
             stays_flat(100_000, 4 * 1024, |_| {
                 let mut service = task::spawn(layer.layer(Tool::new()));
@@ -215,7 +220,8 @@ fn services_and_handles_that_come_and_go_leave_nothing_behind() {
     });
 }
 
-/// Callers that wait for inner readiness leave their wakers behind with the circuit; those go with them.
+/// Callers that wait for inner readiness leave wakers with the circuit. The wakers go when the
+/// callers go.
 #[test]
 fn waiters_that_come_and_go_leave_nothing_behind() {
     paused(async {
@@ -229,7 +235,7 @@ fn waiters_that_come_and_go_leave_nothing_behind() {
             assert_pending!(waiting.enter(|cx, mut service| service.poll_ready(cx)));
             assert_pending!(waiting.enter(|cx, mut service| service.poll_ready(cx)));
         });
-        // The one that stayed is still woken.
+        // The caller that stayed is still woken.
         assert!(!stays.is_woken());
         layer.handle().force_open();
         assert!(stays.is_woken());
@@ -237,9 +243,9 @@ fn waiters_that_come_and_go_leave_nothing_behind() {
     });
 }
 
-/// Trips, refusals, leases and late verdicts keep nothing, with listeners and without.
+/// Trips, refusals, leases and late verdicts keep no memory, with listeners and without.
 #[test]
-fn outages_come_and_go_without_a_trace() {
+fn outages_keep_no_memory() {
     paused(async {
         for observed in [false, true] {
             let mut layer = CircuitBreakerLayer::new()

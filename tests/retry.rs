@@ -1,4 +1,4 @@
-//! `retry::SkipRefusals`: an open circuit stops the ladder, and nothing else does.
+//! `retry::SkipRefusals`: an open circuit stops the retries, and nothing else does.
 
 #![cfg(feature = "retry")]
 
@@ -28,7 +28,7 @@ impl fmt::Display for Down {
 
 impl std::error::Error for Down {}
 
-/// Five attempts in all, a second apart, and a count of the results that it was asked about.
+/// Five attempts in all, a second apart. Counts the results that it was asked about.
 #[derive(Clone, Default)]
 struct Five {
     failed: usize,
@@ -124,7 +124,7 @@ async fn five_attempts_over_an_open_breaker_are_one_refusal_and_no_inner_call() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_it_the_ladder_is_climbed_over_refusals() {
+async fn without_the_wrapper_a_retry_policy_retries_refusals() {
     let site = Site::default();
     let layer = CircuitBreakerLayer::new();
     let handle = layer.handle();
@@ -143,7 +143,7 @@ async fn without_it_the_ladder_is_climbed_over_refusals() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_circuit_that_trips_on_the_ladder_stops_it_and_a_later_one_probes() {
+async fn a_trip_between_two_attempts_ends_the_retries_and_a_later_call_probes() {
     let site = Site::default();
     let layer = CircuitBreakerLayer::new();
     let handle = layer.handle();
@@ -223,7 +223,7 @@ async fn a_refusal_that_is_the_error_type_itself_is_recognised() {
     let refusal: Refusal = ask(&mut service).await.unwrap_err();
     assert_eq!(refusal.reason(), Reason::ForcedOpen);
     assert_eq!((site.calls(), asked.load(Ordering::SeqCst)), (0, 0));
-    // A refusal from further inside is one too.
+    // A refusal from further inside is a refusal too.
     handle.reset();
     assert!(ask(&mut service).await.is_err());
     assert_eq!((site.calls(), asked.load(Ordering::SeqCst)), (1, 0));
@@ -257,7 +257,8 @@ impl std::error::Error for Mine {
     }
 }
 
-/// The documented limit: a typed error that hides a refusal in its `source()` is the policy's to recognise.
+/// The documented limit: if a typed error hides a refusal in its `source()`, the policy itself
+/// must recognise it.
 #[tokio::test(start_paused = true)]
 async fn a_typed_error_that_hides_a_refusal_is_not_recognised_until_it_is_boxed() {
     for is_boxed in [false, true] {
@@ -320,7 +321,7 @@ async fn a_refusal_is_found_anywhere_in_a_boxed_errors_chain_of_sources() {
         .service(service_fn(move |_: &'static str| tool.answer(Down)));
     let err = ask(&mut service).await.unwrap_err();
     assert_eq!(reason(&err), Some(Reason::CircuitOpen));
-    // Wrapped errors of the tool were retried all the same.
+    // Wrapped errors of the tool were retried nevertheless.
     assert_eq!((site.calls(), asked.load(Ordering::SeqCst)), (3, 3));
     handle.force_open();
     let err = ask(&mut service).await.unwrap_err();
@@ -328,7 +329,7 @@ async fn a_refusal_is_found_anywhere_in_a_boxed_errors_chain_of_sources() {
     assert_eq!(asked.load(Ordering::SeqCst), 3);
 }
 
-/// A policy that answers errors itself, and asks nothing of its future but that it is one.
+/// A policy that turns errors into answers. Its future has no further bounds.
 #[derive(Clone)]
 struct Softens;
 
@@ -354,7 +355,7 @@ impl Policy<&'static str, &'static str, BoxError> for Softens {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_policy_makes_of_requests_and_results_is_kept_but_for_refusals() {
+async fn the_wrapped_policy_decides_everything_but_refusals() {
     let site = Site::default();
     let layer = CircuitBreakerLayer::new();
     let handle = layer.handle();

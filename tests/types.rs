@@ -1,5 +1,5 @@
-//! What the public types are, checked by the compiler: `Debug` everywhere; `Send`, `Sync`, `Clone` and `Unpin` as what they wrap; and their
-//! sizes.
+//! The traits and sizes of the public types, checked by the compiler. All are `Debug`. They are
+//! `Send`, `Sync`, `Clone` and `Unpin` if their contents are.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -20,7 +20,8 @@ use tower_breaker::{
     RefusalsAsFailures, RefuseWith, State, TransitionReason, WhenOpen, Window,
 };
 
-/// Whether a type implements a trait: the inherent constant goes before the trait's where its bound holds.
+/// Whether a type implements a trait. If its bound holds, the inherent constant goes before the
+/// constant of the trait.
 macro_rules! is {
     ($type:ty: $($trait:tt)+) => {{
         #[allow(dead_code)]
@@ -59,7 +60,7 @@ type ByPair = PerKey<(String, u8), Owned<fn(&String) -> (String, u8)>>;
 type Substituted = PerKey<String, Routed<ByName, fn(&mut String, &str)>>;
 type Future<F, T, E> = ResponseFuture<F, ErrorsAsFailures, AsBoxError, String, Result<T, E>>;
 
-// What a service may be made of, and what each takes away.
+// Parts of a service. Each takes away one of the traits, except `Whole`.
 #[derive(Clone, Debug)]
 struct Whole;
 #[derive(Clone, Debug)]
@@ -72,7 +73,7 @@ struct NoUnpin(#[allow(dead_code)] PhantomPinned);
 struct NoClone;
 
 #[test]
-fn the_question_itself_can_say_no() {
+fn the_check_for_a_trait_can_say_no() {
     assert_eq!(traits!(Whole), ALL);
     assert_eq!(traits!(NoSend), [false, false, true, true]);
     assert_eq!(traits!(NoSync), [true, false, true, true]);
@@ -89,7 +90,7 @@ fn a_service_is_what_it_wraps() {
             assert_eq!(traits!(CircuitBreaker<NoSync, ErrorsAsFailures, AsBoxError, $gate>), traits!(NoSync));
             assert_eq!(traits!(CircuitBreaker<NoUnpin, ErrorsAsFailures, AsBoxError, $gate>), traits!(NoUnpin));
             assert_eq!(traits!(CircuitBreaker<NoClone, ErrorsAsFailures, AsBoxError, $gate>), traits!(NoClone));
-            // And its classifier and its refusal policy.
+            // The same holds for the classifier and the refusal policy.
             assert_eq!(traits!(CircuitBreaker<Whole, NoSend, AsBoxError, $gate>), traits!(NoSend));
             assert_eq!(traits!(CircuitBreaker<Whole, ErrorsAsFailures, NoSync, $gate>), traits!(NoSync));
             assert_eq!(traits!(CircuitBreaker<Whole, NoClone, AsBoxError, $gate>), traits!(NoClone));
@@ -110,10 +111,10 @@ fn a_layer_is_what_it_is_configured_with() {
         )+};
     }
     check!(One, Named, ByPair, Substituted);
-    // Of the key function only what is asked of the rest.
+    // The same holds for the key function.
     assert_eq!(traits!(PerKey<String, Owned<NoClone>>), traits!(NoClone));
     assert_eq!(traits!(PerKey<String, Owned<NoSend>>), traits!(NoSend));
-    // A key that is not `Send` is shared by all clones, so neither are they.
+    // All clones share the keys. If a key is not `Send`, the clones are not either.
     assert_eq!(
         traits!(PerKey<NoSend, Owned<Whole>>),
         [false, false, true, true]
@@ -135,7 +136,7 @@ fn a_future_is_what_it_wraps_and_the_request_adds_nothing() {
         traits!(Future<NoUnpin, (), BoxError>),
         [true, true, false, false]
     );
-    // A soft refusal waits in it.
+    // The future may hold a soft refusal.
     assert_eq!(
         traits!(Future<Whole, NoSend, BoxError>),
         [false, false, true, false]
@@ -147,12 +148,12 @@ fn a_future_is_what_it_wraps_and_the_request_adds_nothing() {
         traits!(Of<String, NoSend, AsBoxError>),
         [false, false, true, false]
     );
-    // What is not pinned does not pin it.
+    // Only the inner future is pinned, so the other parts may be `!Unpin`.
     assert_eq!(traits!(Of<NoUnpin, ErrorsAsFailures, NoUnpin>), BUT_CLONE);
 }
 
 #[test]
-fn handles_permits_and_words_may_go_anywhere() {
+fn handles_permits_and_shared_types_are_send_sync_and_unpin() {
     assert_eq!(traits!(CircuitBreakerHandle), ALL);
     assert_eq!(traits!(KeyedCircuitBreakerHandle<String>), ALL);
     assert_eq!(traits!(KeyedCircuitBreakerHandle<NoClone>), ALL);
@@ -188,7 +189,7 @@ fn handles_permits_and_words_may_go_anywhere() {
     assert!(is!(BoxError: From<Refusal>));
 }
 
-/// Closures, as services and layers hold them, are not `Debug`.
+/// Services and layers hold closures, which are not `Debug`.
 struct NoDebug;
 
 #[test]
@@ -271,7 +272,8 @@ fn a_fallback_is_at_most_64_bytes_more_than_its_primary() {
     assert!(size <= size_of_val(&inner) + 64, "{size} bytes");
 }
 
-/// The larger of inner + 24 bytes, and `Result` + 8: a soft refusal waits in it.
+/// The limit is the larger of inner + 24 bytes and `Result` + 8 bytes, because the future may hold
+/// a soft refusal.
 #[test]
 fn a_future_is_at_most_the_larger_of_what_it_wraps_and_a_refusal_and_a_little_more() {
     fn check<F, T, E>(over: &mut Vec<String>) {
@@ -293,7 +295,7 @@ fn a_future_is_at_most_the_larger_of_what_it_wraps_and_a_refusal_and_a_little_mo
         check::<F, [u64; 3], BoxError>(over);
         check::<F, [u64; 16], BoxError>(over);
         check::<F, [u64; 16], String>(over);
-        // Without room to tell anything apart, and of every size about that of the future.
+        // Results without a niche, of about the size of the future.
         check::<F, [u64; 1], Infallible>(over);
         check::<F, [u64; 2], Infallible>(over);
         check::<F, [u64; 3], Infallible>(over);
@@ -317,7 +319,7 @@ fn a_future_is_at_most_the_larger_of_what_it_wraps_and_a_refusal_and_a_little_mo
     assert!(over.is_empty(), "{over:#?}");
 }
 
-/// Without a box, and without a word about gates.
+/// The types need no box, and do not name a gate.
 #[test]
 fn a_guarded_service_its_layer_and_its_future_can_be_named_and_stored() {
     use tower::Service;
@@ -366,7 +368,7 @@ mod http {
         assert_eq!(traits!(ResponseBody<NoSend>), [false, false, true, false]);
         assert_eq!(traits!(ResponseBody<NoSync>), [true, false, true, false]);
         assert_eq!(traits!(ResponseBody<NoUnpin>), [true, true, false, false]);
-        // And who inspects it, whom nothing pins.
+        // The same holds for the inspector, which is never pinned.
         assert_eq!(
             traits!(ResponseBody<Whole, NoSend>),
             [false, false, true, false]
@@ -385,7 +387,7 @@ mod http {
     }
 
     #[test]
-    fn what_reads_a_status_and_what_refuses_with_one_is_plain_and_takes_after_who_judges_errors() {
+    fn status_classifiers_have_the_traits_of_their_error_classifier_and_soft_refusals_have_all() {
         assert_eq!(traits!(SoftRefusal), ALL);
         assert_eq!(traits!(StatusClassifier), ALL);
         assert_eq!(traits!(StatusClassifier<NoSend>), traits!(NoSend));
@@ -396,7 +398,7 @@ mod http {
     }
 
     #[test]
-    fn a_judge_that_knows_nothing_takes_no_room_and_a_body_72_bytes() {
+    fn a_judge_without_state_takes_no_room_and_a_guarded_body_72_bytes() {
         assert_eq!(
             size_of::<Judged<u8, EndOfBody>>(),
             size_of::<CircuitBreaker<u8>>()
@@ -413,7 +415,7 @@ mod http {
         ] {
             assert!(wrapped <= inner + 72, "{wrapped} bytes");
         }
-        // Who inspects comes on top.
+        // The inspector adds its own size.
         let inspected = size_of::<ResponseBody<Full<Bytes>, ErrorEvents>>();
         assert!(
             inspected <= size_of::<Full<Bytes>>() + 168,
@@ -429,7 +431,7 @@ mod grpc {
     use super::*;
 
     #[test]
-    fn what_reads_a_code_and_what_refuses_with_one_is_plain_and_takes_after_who_judges_errors() {
+    fn code_classifiers_have_the_traits_of_their_error_classifier_and_soft_refusals_have_all() {
         for simple in [traits!(Code), traits!(SoftRefusal), traits!(Codes)] {
             assert_eq!(simple, ALL);
         }

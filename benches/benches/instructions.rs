@@ -1,8 +1,8 @@
-//! Instructions per call beyond the bare service, with the limits that a change must not pass.
+//! Counts instructions per call beyond the bare service, and limits them.
 //!
-//! Each benchmark makes [`CALLS`] calls, so the printed count divided by `CALLS` is the cost of one call, the
-//! bare service's included. callgrind does not see into the kernel's clock page, so a clock read counts as
-//! its call alone; `tests/clock_reads.rs` counts the reads themselves.
+//! Each benchmark makes [`CALLS`] calls. The printed count divided by `CALLS` is the cost of one
+//! call, with the bare service. callgrind does not see into the kernel's clock page, so a clock
+//! read costs only its function call here. `.ci/costs.py` counts and limits the clock reads.
 
 use gungraun::prelude::*;
 use gungraun::{Callgrind, EventKind};
@@ -16,20 +16,20 @@ use tower_service::Service;
 
 const CALLS: u64 = 10_000;
 
-/// What a bare call costs here: as it is, by turns, and with the walk over the tools. The limits below stand
-/// on these, so the bare runs have them as limits themselves.
+/// What a call of each bare service costs. The limits below build on these, so they also limit the
+/// bare runs.
 const BARE: u64 = 10;
 const BARE_BY_TURNS: u64 = 8;
 const BARE_PER_KEY: u64 = 11;
 const BARE_LINES: u64 = 12;
 const BARE_FRAMES: u64 = 36;
 
-/// What a run may cost beside its calls: the loop's start and end.
+/// What a run may cost beside its calls, for the start and end of its loop.
 const ONCE: u64 = 1_000;
 
-/// Limits a run of [`CALLS`] calls to so many instructions per call.
+/// Limits a run of [`CALLS`] calls to this many instructions per call.
 fn limit(instructions: u64) -> LibraryBenchmarkConfig {
-    // Costs by address let `.ci/costs.py` count the locked ones.
+    // With costs by address `.ci/costs.py` can count the locked instructions.
     let mut callgrind = Callgrind::with_args(["--dump-instr=yes"]);
     callgrind
         .format([EventKind::Ir])
@@ -49,11 +49,11 @@ fn run_by_turns<S: Service<u64>>(mut service: S) -> S {
     service
 }
 
-/// Services, and the calls that each of them gets.
+/// Services, and the calls for each of them.
 type ByKey<S> = (Vec<S>, &'static [ToolCall]);
 
-/// Ten services with a map of their own each: how long a look-up takes is a matter of the map's random seed, so
-/// one map alone would run into the limit now and then.
+/// Makes ten services, each with its own map. The cost of a look-up depends on the map's random
+/// seed, so a single map would pass the limit now and then.
 fn tools<S: Service<&'static ToolCall>>(make: impl Fn() -> S) -> ByKey<S> {
     let tools = ToolCall::many(KEYS);
     let made = (0..CALLS / KEYS as u64).map(|_| {
@@ -105,7 +105,8 @@ fn closed_by_turns<S: Service<u64>>(service: S) -> S {
 #[library_benchmark]
 #[bench::no_name(args = (warm(guarded::open())), config = limit(BARE + 150))]
 #[bench::static_name(args = (warm(guarded::open_named())), config = limit(BARE + 150))]
-// Published, not promised: a name made at run time is shared, and the default refusal is a box.
+// These two are published, not promised. A name made at run time is shared, and the default
+// refusal is a box.
 #[bench::run_time_name(args = (warm(guarded::open_named_at_run_time())), config = limit(BARE + 400))]
 #[bench::boxed(args = (warm(guarded::open_boxed())), config = limit(BARE + 800))]
 fn refusal<S: Service<u64>>(service: S) -> S {
@@ -158,7 +159,7 @@ fn bare_frames<B: Body + Unpin>(body: B) -> B {
     run_frames(body)
 }
 
-// A frame, not a call.
+// These limits are per frame, not per call.
 #[library_benchmark]
 #[bench::of_a_call(args = (guarded::body()), config = limit(BARE_FRAMES + 60))]
 #[bench::of_a_turn(args = (guarded::body_of_a_turn()), config = limit(BARE_FRAMES + 60))]

@@ -1,8 +1,8 @@
-//! What a call costs beside other circuit breakers, in wall-clock time: a comparison, never a gate.
+//! Compares the wall-clock time of a call with other circuit breakers. No check depends on it.
 //!
-//! Times are minima of interleaved runs, so that a busy moment of the machine falls on all alike. Two threads
-//! are compared only with themselves: on one circuit against on a circuit each, in one run, with plain arithmetic
-//! as the control that says whether the two threads have two processors at all.
+//! Times are minima of interleaved runs, so a busy moment of the machine affects all contenders
+//! alike. Two threads are compared only with themselves: on one circuit, and on one circuit each.
+//! Plain arithmetic is the control. It shows whether the two threads have two processors.
 
 use std::{
     hint::black_box,
@@ -23,10 +23,10 @@ static ALLOCATOR: Counting = Counting;
 const CALLS: u64 = 100_000;
 const ROUNDS: usize = 40;
 
-/// The calls of each of two threads.
+/// How many calls each of two threads makes.
 const CALLS_EACH: u64 = 20_000;
 
-/// How long two threads are measured, beyond a few rounds.
+/// How long two threads are measured, after a few rounds.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 type Make = fn() -> Box<dyn Runner>;
@@ -43,7 +43,7 @@ impl Cost {
     }
 }
 
-/// The contenders' costs, one thread, their rounds interleaved.
+/// Measures the contenders on one thread, with interleaved rounds.
 fn one_thread(contenders: &[(&'static str, Make)]) -> Vec<Cost> {
     let mut runners: Vec<_> = contenders.iter().map(|(_, make)| make()).collect();
     let mut costs: Vec<_> = runners
@@ -90,10 +90,10 @@ fn table(title: &str, contenders: &[(&'static str, Make)], ours: &str) {
     }
 }
 
-/// How long both take, from the first one's start to the last one's end.
+/// Returns how long both take, from the first start to the last end.
 fn both(runtime: &Handle, first: impl FnOnce() + Send, second: impl FnOnce() + Send) -> Duration {
     fn timed(runtime: &Handle, barrier: &Barrier, work: impl FnOnce()) -> (Instant, Instant) {
-        // One peer sleeps when its lock is taken, and needs a runtime's clock for it.
+        // One peer sleeps when its lock is taken, which needs a runtime's clock.
         let _entered = runtime.enter();
         barrier.wait();
         let start = Instant::now();
@@ -110,7 +110,7 @@ fn both(runtime: &Handle, first: impl FnOnce() + Send, second: impl FnOnce() + S
     end.max(another_end) - start.min(another_start)
 }
 
-/// The throughput of two threads on one circuit, as a part of that of two threads on a circuit each.
+/// Returns the throughput of two threads on one circuit, divided by that on one circuit each.
 fn shared(runtime: &Handle, make: Make) -> f64 {
     let (mut one, mut own) = (make(), make());
     let mut another = one.another();
@@ -121,7 +121,7 @@ fn shared(runtime: &Handle, make: Make) -> f64 {
         together = together.min(both(runtime, first, second));
         let (first, second) = (|| one.run(CALLS_EACH), || own.run(CALLS_EACH));
         apart = apart.min(both(runtime, first, second));
-        // One peer sleeps a millisecond whenever its lock is taken.
+        // One peer sleeps a millisecond each time its lock is taken.
         if round >= 3 && start.elapsed() > PATIENCE {
             break;
         }
@@ -129,7 +129,8 @@ fn shared(runtime: &Handle, make: Make) -> f64 {
     apart.as_secs_f64() / together.as_secs_f64()
 }
 
-/// The throughput of one thread, as a part of each of two threads' that share nothing.
+/// Returns the throughput of each of two threads that share nothing, divided by that of one
+/// thread.
 fn control(runtime: &Handle) -> f64 {
     fn arithmetic() {
         let mut number = black_box(1_u64);
@@ -152,7 +153,7 @@ fn control(runtime: &Handle) -> f64 {
 }
 
 fn main() {
-    // `cargo test --benches` runs this too; there is nothing to test here.
+    // `cargo test --benches` runs this too, but there is nothing to test.
     if !std::env::args().any(|argument| argument == "--bench") {
         return;
     }
@@ -172,7 +173,7 @@ fn main() {
         .build()
         .expect("a runtime starts");
     let runtime = runtime.handle();
-    println!("\ntwo threads on one circuit, throughput against a circuit each");
+    println!("\nthroughput of two threads on one circuit, against one circuit each");
     println!("{:<28} {:>10} {:>10}", "", "success", "refusal");
     let control = control(runtime);
     println!(
@@ -188,7 +189,7 @@ fn main() {
         println!("{name:<28} {success:>10.2} {refusal:>10.2}");
     }
 
-    println!("\nThese guard a call instead of a service, and hold nothing across it:");
+    println!("\nThese guard a call, not a service, and keep no permit during it:");
     for Contender { name, .. } in CONTENDERS.iter().filter(|contender| !contender.service) {
         println!("  {name}");
     }

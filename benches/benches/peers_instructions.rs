@@ -1,4 +1,4 @@
-//! Instructions per call of other circuit breakers, beside ours. Published, never a gate.
+//! Counts instructions per call of this and other circuit breakers. No check depends on it.
 
 use gungraun::prelude::*;
 use gungraun::{Callgrind, EventKind};
@@ -13,7 +13,7 @@ fn closed_circuit(name: &str) -> Box<dyn Runner> {
 }
 
 fn open_circuit(name: &str) -> Box<dyn Runner> {
-    let mut runner = (contender(name).open.expect("it can be open"))();
+    let mut runner = (contender(name).open.expect("the contender can be open"))();
     runner.run(1_000);
     runner
 }

@@ -1,4 +1,4 @@
-//! An allocator that counts, per thread, so that a test's neighbours do not disturb it.
+//! An allocator that counts per thread, so tests that run in parallel do not affect each other.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -6,13 +6,13 @@ use std::{
 };
 
 thread_local! {
-    // Constant and without a destructor: asking for it never allocates.
+    // Constant and without a destructor, so an access never allocates.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
     static ALLOCATED: Cell<u64> = const { Cell::new(0) };
     static LIVE: Cell<i64> = const { Cell::new(0) };
 }
 
-/// The system's allocator, counted.
+/// The system's allocator, with counters.
 #[derive(Debug)]
 pub struct Counting;
 
@@ -22,47 +22,48 @@ fn grown(bytes: usize) {
     LIVE.set(LIVE.get() + bytes as i64);
 }
 
-// SAFETY: every method hands its arguments to the system's allocator unchanged; counting touches plain
-// thread-local integers alone.
+// SAFETY: every method passes its arguments to the system's allocator unchanged. Counting only
+// changes thread-local integers.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         grown(layout.size());
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: the caller keeps the contract of this method, which is the same.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         grown(layout.size());
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: the caller keeps the contract of this method, which is the same.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         LIVE.set(LIVE.get() - layout.size() as i64);
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: the caller keeps the contract of this method, which is the same.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         LIVE.set(LIVE.get() - layout.size() as i64);
         grown(size);
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: the caller keeps the contract of this method, which is the same.
         unsafe { System.realloc(pointer, layout, size) }
     }
 }
 
-/// What a piece of work allocated on its own thread.
+/// What a piece of work has allocated on its thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocated {
     /// How often it asked for memory.
     pub times: u64,
     /// How many bytes it asked for.
     pub bytes: u64,
-    /// How many bytes more are held after it than before.
+    /// How many more bytes are allocated after it than before.
     pub kept: i64,
 }
 
-/// Counts what `work` allocates on this thread. All zeros where [`Counting`] is not the global allocator.
+/// Counts what `work` allocates on this thread. All counts are zero if [`Counting`] is not the
+/// global allocator.
 pub fn allocated<T>(work: impl FnOnce() -> T) -> (T, Allocated) {
     let (times, bytes, live) = (ALLOCATIONS.get(), ALLOCATED.get(), LIVE.get());
     let result = work();

@@ -1,4 +1,4 @@
-//! The three layers in the shapes that are measured.
+//! The three layers in the forms that are measured.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::{Failed, Inner, Line, Lines, POISON, Streams, ToolCall, Tools, calls,
 /// A cooldown that outlasts every measurement.
 pub const FOREVER: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How many tools the circuits by key are measured with.
+/// How many tools there are in the measurements of circuits by key.
 pub const KEYS: usize = 1_000;
 
 fn instead(_: u64, refusal: Refusal) -> Result<u64, Failed> {
@@ -21,7 +21,7 @@ fn instead(_: u64, refusal: Refusal) -> Result<u64, Failed> {
     Ok(0)
 }
 
-/// A closed circuit whose refusals are boxed errors: the default.
+/// Makes a closed circuit whose refusals are boxed errors, the default.
 #[must_use]
 pub fn closed() -> impl Service<u64, Response = u64> + Clone + Send + 'static {
     CircuitBreakerLayer::new()
@@ -29,7 +29,7 @@ pub fn closed() -> impl Service<u64, Response = u64> + Clone + Send + 'static {
         .layer(Inner)
 }
 
-/// A closed circuit whose refusals are responses.
+/// Makes a closed circuit whose refusals are responses.
 #[must_use]
 pub fn closed_soft() -> impl Service<u64, Response = u64, Error = Failed> + Clone + Send + 'static {
     CircuitBreakerLayer::new()
@@ -38,7 +38,7 @@ pub fn closed_soft() -> impl Service<u64, Response = u64, Error = Failed> + Clon
         .layer(Inner)
 }
 
-/// A circuit that stays closed whatever fails, one call after the other.
+/// Makes a circuit that stays closed while success and failure alternate.
 #[must_use]
 pub fn tolerant() -> impl Service<u64, Response = u64, Error = Failed> + Clone + Send + 'static {
     CircuitBreakerLayer::new()
@@ -48,7 +48,7 @@ pub fn tolerant() -> impl Service<u64, Response = u64, Error = Failed> + Clone +
         .layer(Inner)
 }
 
-/// A tripped circuit in its cooldown that answers with a response instead.
+/// Makes an open circuit that refuses with a response.
 #[must_use]
 pub fn open() -> impl Service<u64, Response = u64, Error = Failed> + Clone + Send + 'static {
     let mut service = CircuitBreakerLayer::new()
@@ -59,7 +59,7 @@ pub fn open() -> impl Service<u64, Response = u64, Error = Failed> + Clone + Sen
     service
 }
 
-/// The same, named by the program's text.
+/// Makes the same open circuit with a static name.
 #[must_use]
 pub fn open_named() -> impl Service<u64, Response = u64, Error = Failed> + Clone + Send + 'static {
     let mut service = CircuitBreakerLayer::new()
@@ -71,7 +71,7 @@ pub fn open_named() -> impl Service<u64, Response = u64, Error = Failed> + Clone
     service
 }
 
-/// The same, named at run time.
+/// Makes the same open circuit with a name made at run time.
 #[must_use]
 pub fn open_named_at_run_time()
 -> impl Service<u64, Response = u64, Error = Failed> + Clone + Send + 'static {
@@ -84,7 +84,7 @@ pub fn open_named_at_run_time()
     service
 }
 
-/// The same, refusing with the default: a boxed error.
+/// Makes an open circuit that refuses with the default, a boxed error.
 #[must_use]
 pub fn open_boxed() -> impl Service<u64, Response = u64> + Clone + Send + 'static {
     let mut service = CircuitBreakerLayer::new()
@@ -94,7 +94,7 @@ pub fn open_boxed() -> impl Service<u64, Response = u64> + Clone + Send + 'stati
     service
 }
 
-/// A circuit for each tool, room for exactly [`KEYS`].
+/// Makes one circuit for each tool, with a capacity of exactly [`KEYS`].
 #[must_use]
 pub fn by_key()
 -> impl Service<&'static ToolCall, Response = u64, Error = Failed> + Clone + Send + 'static {
@@ -110,7 +110,7 @@ pub fn by_key()
         .layer(Tools)
 }
 
-/// A healthy primary with two backups.
+/// Makes a healthy primary with two backups.
 #[must_use]
 pub fn fallback() -> impl Service<u64, Response = u64> + Clone + Send + 'static {
     FallbackLayer::new("primary")
@@ -120,7 +120,8 @@ pub fn fallback() -> impl Service<u64, Response = u64> + Clone + Send + 'static 
         .layer(Inner)
 }
 
-/// A healthy primary with two backups behind the same service. What rewriting costs is the caller's.
+/// Makes a healthy primary with two backups behind the same service. Rewriting itself costs
+/// nothing here.
 #[must_use]
 pub fn fallback_rewriting() -> impl Service<u64, Response = u64> + Clone + Send + 'static {
     FallbackLayer::rewriting("primary", |_: &mut u64, _: &str| ())
@@ -130,23 +131,23 @@ pub fn fallback_rewriting() -> impl Service<u64, Response = u64> + Clone + Send 
         .layer(Inner)
 }
 
-/// A fence that never closes for good: every call is new, and its turns do not end.
+/// Makes a fence that never trips: every call is new, and its turns do not end.
 #[must_use]
 pub fn fence() -> impl Service<Line, Response = u64> + Clone + Send + 'static {
     TripwireLayer::new().max_turns(u32::MAX).layer(Lines)
 }
 
-/// The body of an ordinary call of a circuit that judges at the end of it.
+/// Makes the body of an ordinary call, with a circuit that judges at its end.
 ///
 /// # Panics
 ///
-/// If the call is refused, for a tripwire's and a fallback's as well.
+/// If the call is refused. This holds for the other bodies too.
 #[must_use]
 pub fn body() -> impl Body + Unpin {
     body_of(CircuitBreakerLayer::new().judge(EndOfBody).layer(Streams))
 }
 
-/// The body of a probe.
+/// Makes the body of a probe.
 #[must_use]
 pub fn body_of_a_probe() -> impl Body + Unpin {
     let layer = CircuitBreakerLayer::new()
@@ -159,7 +160,7 @@ pub fn body_of_a_probe() -> impl Body + Unpin {
     body_of(service)
 }
 
-/// The body of a turn of a healthy primary.
+/// Makes the body of a turn of a healthy primary.
 #[must_use]
 pub fn body_of_a_turn() -> impl Body + Unpin {
     body_of(
@@ -169,7 +170,7 @@ pub fn body_of_a_turn() -> impl Body + Unpin {
     )
 }
 
-/// The body of a call inside a fence.
+/// Makes the body of a call inside a fence.
 #[must_use]
 pub fn body_in_a_fence() -> impl Body + Unpin {
     body_of(TripwireLayer::new().judge(EndOfBody).layer(Streams))
@@ -180,12 +181,12 @@ fn body_of<B>(mut service: impl Service<u64, Response = Response<B>>) -> B {
     response.ok().expect("admitted").into_body()
 }
 
-/// Fails `failures` calls, and makes sure that the next one is refused: an inner service would answer
-/// with its request, a refusal does not.
+/// Fails `failures` calls, and asserts that the next one is refused. The inner service would
+/// answer with its request, and a refusal does not.
 ///
 /// # Panics
 ///
-/// When the circuit is not open after them.
+/// If the circuit is not open afterwards.
 pub fn trip<S: Service<u64, Response = u64>>(service: &mut S, failures: u64) {
     for _ in 0..failures {
         let _ = drive(service, POISON);
@@ -197,8 +198,8 @@ pub fn trip<S: Service<u64, Response = u64>>(service: &mut S, failures: u64) {
     );
 }
 
-/// Makes the calls after which a service has all it will ever allocate. A service's clone makes its own handle
-/// of the circuit at its second call, so that a clone for one request pays nothing for it.
+/// Makes the two calls after which a service allocates no more. A cloned service makes its own
+/// handle of the circuit at its second call. So a clone for one request does not pay for it.
 #[must_use]
 pub fn warm<S: Service<u64>>(mut service: S) -> S {
     calls(&mut service, 2);

@@ -1,8 +1,8 @@
-//! What the measurements share: the guarded service, the way a call is driven, the counting allocator, and
-//! the services under test.
+//! Shared by the measurements: the inner services, the layers around them, the loop that drives a
+//! call, and the counting allocator.
 //!
-//! Nothing here needs a runtime: the inner service answers at once, so a call is `poll_ready`, `call` and
-//! `poll` with a waker that does nothing.
+//! Nothing here needs a runtime. The inner services answer at once, so a call is `poll_ready`,
+//! `call` and `poll` with a waker that does nothing.
 
 use std::{
     convert::Infallible,
@@ -38,7 +38,7 @@ impl fmt::Display for Failed {
 
 impl Error for Failed {}
 
-/// The inner service: it is always ready, echoes its request at once, and fails [`POISON`].
+/// The inner service. It is always ready, answers at once with its request, and fails [`POISON`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Inner;
 
@@ -65,7 +65,7 @@ impl Service<u64> for Inner {
 /// A request of 32 bytes.
 pub type Line = [u8; 32];
 
-/// The inner service of the calls of 32 bytes, no two of which are alike.
+/// The inner service of calls of 32 bytes, which all differ.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lines;
 
@@ -109,7 +109,7 @@ impl Service<u64> for Sure {
     }
 }
 
-/// A body that always has one more frame, until it has given as many as there are numbers.
+/// A body with `u64::MAX` frames, so it practically never ends.
 #[derive(Debug, Default)]
 pub struct Endless {
     frames: u64,
@@ -154,11 +154,11 @@ impl Service<u64> for Streams {
     }
 }
 
-/// Reads so many frames of a body.
+/// Reads this many frames of a body.
 ///
 /// # Panics
 ///
-/// If it has fewer.
+/// If the body has fewer frames.
 #[inline(always)]
 pub fn frames<B: Body + Unpin>(body: &mut B, frames: u64) {
     let mut context = Context::from_waker(Waker::noop());
@@ -168,7 +168,7 @@ pub fn frames<B: Body + Unpin>(body: &mut B, frames: u64) {
     }
 }
 
-/// A call of a tool, for the circuits by key.
+/// A call of a tool, for circuits by key.
 #[derive(Clone, Debug)]
 pub struct ToolCall {
     pub name: String,
@@ -176,8 +176,8 @@ pub struct ToolCall {
 }
 
 impl ToolCall {
-    /// `count` calls, each of another tool. They live for ever, so that a request is a reference and its
-    /// own moves and clones are not part of what is measured.
+    /// Makes `count` calls, each of another tool. They live for ever. So a request is a reference,
+    /// and the measurement does not include moves and clones of a call.
     #[must_use]
     pub fn many(count: usize) -> &'static [Self] {
         (0..count)
@@ -190,7 +190,7 @@ impl ToolCall {
     }
 }
 
-/// The inner service of the calls by key.
+/// The inner service of calls by key.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tools;
 
@@ -214,12 +214,12 @@ impl Service<&'static ToolCall> for Tools {
     }
 }
 
-/// One call, driven to its end. A future or a service that waits is asked again at once: on one thread nothing
-/// here ever waits, and on two a peer with an asynchronous lock may.
+/// Drives one call to its end. A pending future or service is polled again at once. On one thread
+/// nothing is ever pending. On two threads a peer with an asynchronous lock may be.
 ///
 /// # Errors
 ///
-/// What the service answers, from `poll_ready` or from the call.
+/// Returns the error of `poll_ready` or of the call.
 #[inline(always)]
 pub fn drive<S, R>(service: &mut S, request: R) -> Result<S::Response, S::Error>
 where
@@ -242,7 +242,7 @@ where
     }
 }
 
-/// `calls` calls that succeed, or that are refused when the service's circuit is open.
+/// Makes `calls` calls that succeed, or are refused if the service's circuit is open.
 #[inline(always)]
 pub fn calls<S: Service<u64>>(service: &mut S, calls: u64) {
     for request in 0..calls {
@@ -250,7 +250,7 @@ pub fn calls<S: Service<u64>>(service: &mut S, calls: u64) {
     }
 }
 
-/// `calls` calls that succeed and fail by turns.
+/// Makes `calls` calls that succeed and fail by turns.
 #[inline(always)]
 pub fn calls_by_turns<S: Service<u64>>(service: &mut S, calls: u64) {
     for _ in 0..calls / 2 {
@@ -259,7 +259,7 @@ pub fn calls_by_turns<S: Service<u64>>(service: &mut S, calls: u64) {
     }
 }
 
-/// `calls` calls of 32 bytes each, every one another.
+/// Makes `calls` calls of 32 bytes, which all differ.
 #[inline(always)]
 pub fn calls_of_lines<S: Service<Line>>(service: &mut S, calls: u64) {
     let mut line = [7; 32];
@@ -269,7 +269,7 @@ pub fn calls_of_lines<S: Service<Line>>(service: &mut S, calls: u64) {
     }
 }
 
-/// `rounds` times one call of each tool.
+/// Makes one call of each tool, `rounds` times.
 #[inline(always)]
 pub fn calls_by_key<S: Service<&'static ToolCall>>(
     service: &mut S,

@@ -1,8 +1,8 @@
-//! Other circuit breakers around the same inner service, set up to do the same job as far as they can: trip on
-//! failures, refuse for longer than any measurement lasts.
+//! Other circuit breakers around the same inner service. As far as they can, they do the same:
+//! trip on failures, and refuse for longer than any measurement lasts.
 //!
-//! Some are `tower` services, and are driven as ours is. Others guard a call: there the bare service is
-//! driven inside it.
+//! Some are `tower` services, and are driven like ours. Others guard a call, and the bare service
+//! is driven inside it.
 
 use std::{sync::Arc, task::Waker};
 
@@ -15,12 +15,12 @@ use crate::{
     guarded::{self, FOREVER},
 };
 
-/// Something that makes calls, with its own handle of what it shares.
+/// Makes calls through its own handle of a circuit.
 pub trait Runner: Send {
     /// Makes `calls` calls one after the other.
     fn run(&mut self, calls: u64);
 
-    /// Another handle of the same circuit, for another thread.
+    /// Makes another handle of the same circuit, for another thread.
     fn another(&self) -> Box<dyn Runner>;
 }
 
@@ -42,18 +42,18 @@ where
     }
 }
 
-/// One circuit breaker, or none.
+/// One circuit breaker, or the bare service.
 pub struct Contender {
     pub name: &'static str,
     /// Whether it is a `tower` service.
     pub service: bool,
     /// Makes a new closed circuit.
     pub closed: fn() -> Box<dyn Runner>,
-    /// Makes a new open one. The bare service has no such thing.
+    /// Makes a new open circuit. The bare service has none.
     pub open: Option<fn() -> Box<dyn Runner>>,
 }
 
-/// Everything that is compared, the bare service first and ours second.
+/// All contenders: the bare service first, ours second.
 pub const CONTENDERS: &[Contender] = &[
     Contender {
         name: "bare",
@@ -105,17 +105,17 @@ pub const CONTENDERS: &[Contender] = &[
     },
 ];
 
-/// The contender of that name.
+/// Returns the contender whose name starts with `name`.
 ///
 /// # Panics
 ///
-/// When there is none.
+/// If there is none.
 #[must_use]
 pub fn contender(name: &str) -> &'static Contender {
     CONTENDERS
         .iter()
         .find(|contender| contender.name.starts_with(name))
-        .unwrap_or_else(|| panic!("there is a contender {name}"))
+        .unwrap_or_else(|| panic!("no contender is called {name}: choose one of `CONTENDERS`"))
 }
 
 fn boxed<F>(call: F) -> Box<dyn Runner>
@@ -148,7 +148,7 @@ fn tower_resilience() -> impl FnMut(u64) -> Option<u64> + Clone + Send + 'static
         .consecutive_failures(3)
         .wait_duration_in_open(FOREVER)
         .build()
-        .expect("these settings are allowed");
+        .expect("the settings are valid");
     service(layer.layer(Inner))
 }
 

@@ -1,4 +1,4 @@
-//! How often a call allocates, and how much a circuit takes.
+//! Tests how often a call allocates, and how much memory a circuit takes.
 
 use tower_breaker::Refusal;
 use tower_breaker_benches::{
@@ -19,7 +19,7 @@ const NOTHING: Allocated = Allocated {
     kept: 0,
 };
 
-/// What [`CALLS`] calls allocate once the service is warm.
+/// Counts what [`CALLS`] calls allocate once the service is warm.
 fn of_calls<S: Service<u64>>(service: S) -> Allocated {
     let mut service = warm(service);
     allocated(|| calls(&mut service, CALLS)).1
@@ -72,7 +72,7 @@ fn a_frame_of_a_body_allocates_nothing() {
 }
 
 #[test]
-fn success_and_failure_by_turns_allocate_nothing() {
+fn alternating_success_and_failure_allocate_nothing() {
     let mut service = warm(guarded::tolerant());
     let ((), counted) = allocated(|| calls_by_turns(&mut service, CALLS));
     assert_eq!(counted, NOTHING);
@@ -86,7 +86,7 @@ fn a_soft_refusal_allocates_nothing() {
 }
 
 #[test]
-fn a_refusal_as_an_error_allocates_its_box_alone() {
+fn a_refusal_as_an_error_allocates_only_its_box() {
     let counted = of_calls(guarded::open_boxed());
     assert_eq!(counted.times, CALLS);
     assert_eq!(counted.bytes, CALLS * size_of::<Refusal>() as u64);
@@ -94,7 +94,7 @@ fn a_refusal_as_an_error_allocates_its_box_alone() {
 }
 
 #[test]
-fn a_success_by_key_allocates_nothing_on_a_hit() {
+fn a_success_of_a_known_key_allocates_nothing() {
     let tools = ToolCall::many(KEYS);
     let mut service = guarded::by_key();
     calls_by_key(&mut service, tools, 2);
@@ -113,12 +113,12 @@ fn a_clone_for_one_call_allocates_nothing() {
     assert_eq!(counted, NOTHING);
 }
 
-/// Published: run with `--nocapture` to read it.
+/// Also prints the figures: run it with `--nocapture`.
 #[test]
 fn a_circuit_takes_little_memory() {
     let (service, one) = allocated(|| warm(guarded::closed()));
     println!(
-        "a layer's circuit, with its settings and a service's own handle: {} bytes in {} allocations",
+        "one circuit, with the layer's settings and one service: {} bytes in {} allocations",
         one.kept, one.times
     );
     drop(service);
@@ -129,8 +129,11 @@ fn a_circuit_takes_little_memory() {
     let keys: usize = tools.iter().map(|tool| tool.name.len()).sum();
     let per_key = (full.kept - i64::try_from(keys).unwrap()) as f64 / KEYS as f64;
     println!(
-        "by key: {} bytes when empty; a key's circuit with its map entry, beside its text: {per_key:.0} bytes",
+        "by key: {} bytes without keys, {per_key:.0} bytes for each key beside its text",
         empty.kept
     );
-    assert!(per_key <= 640.0, "{per_key:.0} bytes for each key");
+    assert!(
+        per_key <= 640.0,
+        "{per_key:.0} bytes for each key, the limit is 640"
+    );
 }

@@ -1,4 +1,4 @@
-//! How large the breaker's types are around an inner service. They are moved with every call.
+//! Tests how large the breaker's types are around an inner service. Every call moves them.
 
 use std::{
     convert::Infallible,
@@ -12,7 +12,7 @@ use tower_breaker_benches::{Failed, Inner, Sure, ToolCall, Tools, guarded::KEYS}
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// An inner service whose future and response are of any size.
+/// An inner service whose future and response have these sizes.
 #[derive(Clone)]
 struct Sized<const FUTURE: usize, const RESPONSE: usize>;
 
@@ -41,7 +41,8 @@ impl<const FUTURE: usize, const RESPONSE: usize> Service<u64> for Sized<FUTURE, 
     }
 }
 
-/// The breaker's future is at most the larger of the inner one and 24 bytes, and of the result that a soft refusal leaves in it and 8.
+/// Asserts the limits. The breaker's future may have 24 bytes more than the inner one, or 8 more
+/// than the result that a soft refusal puts into it. The breaker's service may have 32 bytes more.
 fn check<S, G, R>(what: &str, mut inner: S, mut guarded: G, request: R)
 where
     S: Service<R>,
@@ -83,7 +84,7 @@ fn a_future_and_a_service_grow_little() {
 }
 
 #[test]
-fn a_future_with_much_in_it_grows_no_more() {
+fn a_large_future_grows_as_little() {
     let layer = CircuitBreakerLayer::new();
     check(
         "a large future",
@@ -102,7 +103,7 @@ fn a_future_with_much_in_it_grows_no_more() {
 }
 
 #[test]
-fn a_service_by_key_is_as_small() {
+fn a_service_by_key_grows_as_little() {
     let tool: &'static ToolCall = &ToolCall::many(1)[0];
     let layer = CircuitBreakerLayer::new()
         .per_key(|call: &&'static ToolCall| call.name.as_str(), KEYS)

@@ -1,9 +1,9 @@
-//! What the layers are held to.
+//! Checks of what the layers promise.
 
 use std::fmt::Display;
 use std::process::ExitCode;
 
-/// Prints each check, and keeps what was broken.
+/// Prints each check, and keeps the broken promises.
 #[derive(Debug, Default)]
 pub struct Checks {
     made: usize,
@@ -19,7 +19,7 @@ impl Checks {
         }
     }
 
-    /// Says so, a line for each, if anything was broken.
+    /// Prints every broken promise on a line of its own, and returns whether there was none.
     pub fn verdict(&self) -> ExitCode {
         if self.broken.is_empty() {
             println!("\nall {} promises were kept", self.made);

@@ -1,4 +1,5 @@
-//! The client's side of both acts: a service over HTTP, what its results say, the retries, and the words for the model.
+//! The client's side of both acts: a service over HTTP, its classifier, its retries, and the text
+//! for the model.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,14 +17,14 @@ use crate::loopback;
 
 pub type Answer = Response<Bytes>;
 
-/// Sends calls over HTTP. `request` makes the request of a call.
+/// Makes a client that sends calls over HTTP. `request` makes the request of a call.
 pub fn client<Call>(
     request: impl Fn(Call) -> Request<Full<Bytes>> + Clone,
 ) -> impl Service<Call, Response = Answer, Error = BoxError> + Clone {
     loopback::client().map_request(request)
 }
 
-/// What a result says of the thing that was called. An error is a failure; so is a status that tells of trouble on its side.
+/// Classifies a result. Errors, `429` and `5xx` are failures.
 pub fn judge(result: Result<&Answer, &BoxError>) -> Outcome {
     let Ok(answer) = result else {
         return ErrorsAsFailures.classify(result);
@@ -31,7 +32,7 @@ pub fn judge(result: Result<&Answer, &BoxError>) -> Outcome {
     let failure = match answer.status() {
         StatusCode::TOO_MANY_REQUESTS => Failure::rate_limited(),
         status if status.is_server_error() => Failure::transient(),
-        // The caller's own mistake says nothing of the thing.
+        // The caller's own mistake says nothing of the callee.
         status if status.is_client_error() => return Outcome::Neutral,
         _ => return Outcome::Success,
     };
@@ -43,7 +44,7 @@ pub fn judge(result: Result<&Answer, &BoxError>) -> Outcome {
     })
 }
 
-/// A retry policy: one more attempt after each pause, while attempts fail.
+/// A retry policy: one more attempt after each of these pauses, while attempts fail.
 #[derive(Clone, Copy, Debug)]
 pub struct Ladder(pub &'static [Duration]);
 
@@ -56,7 +57,7 @@ impl<Call: Clone> Policy<Call, Answer, BoxError> for Ladder {
         result: &mut Result<Answer, BoxError>,
     ) -> Option<Self::Future> {
         match judge(result.as_ref()) {
-            // A server that says when to come back is not asked again before.
+            // A server that asked for a wait is not called before it ends.
             Outcome::Failure(failure) if failure.retry_after().is_none() => {
                 let (pause, rest) = self.0.split_first()?;
                 self.0 = rest;
@@ -71,7 +72,7 @@ impl<Call: Clone> Policy<Call, Answer, BoxError> for Ladder {
     }
 }
 
-/// What the caller is told of a call. It can read all three.
+/// What the caller reads of a call, as text.
 #[derive(Clone, Debug)]
 pub enum Told {
     Answer(String),
@@ -92,7 +93,6 @@ impl Told {
     }
 }
 
-/// The words.
 impl fmt::Display for Told {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (Told::Answer(words) | Told::Failure(words) | Told::Refusal(words, _)) = self;
@@ -100,7 +100,7 @@ impl fmt::Display for Told {
     }
 }
 
-/// The outermost layer: makes words of every result, a refusal of any layer inside included.
+/// Makes text of every result, also of a refusal by any layer inside. It goes outermost.
 pub async fn in_words(result: Result<Answer, BoxError>) -> Result<Told, BoxError> {
     let answer = match result {
         Ok(answer) => answer,

@@ -1,4 +1,4 @@
-//! An agent whose tools and models go down, and the layers that keep it from failing for ever.
+//! Runs an agent whose tools and models go down, behind the layers of this crate.
 //!
 //! ```text
 //! cargo run --example agent
@@ -6,16 +6,19 @@
 //!
 //! Two acts, over HTTP on loopback:
 //!
-//! 1. One outage, lived through twice side by side: with plain retries, and with a circuit breaker around them.
-//! 2. A whole run of an agent behind all three layers: an outage of a tool and one of the model, a loop of identical calls, a run of
-//!    errors, and the end of its turns.
+//! 1. Two agents meet the same outage: one with plain retries, one with a circuit breaker around
+//!    them.
+//! 2. One agent runs behind all three layers. It meets an outage of a tool, an outage of the
+//!    model, a loop of identical calls, a series of errors, and the end of its turns.
 //!
-//! The times are a thirtieth of what tools and models would be given, so that it all takes some twenty seconds. It exits with an error,
-//! and a line for each broken promise, if a layer did not do its work; what the servers saw is read from their own logs.
+//! All times are a thirtieth of realistic ones, so the program takes about twenty seconds. If a
+//! layer breaks a promise, the program prints it and exits with an error. The checks read what the
+//! servers saw from the servers' own logs.
 //!
-//! - `server.rs`, `client.rs`: HTTP, and what both acts need around it (`../support/loopback.rs` is shared with other examples)
+//! - `server.rs`, `client.rs`: HTTP, for both acts (`../support/loopback.rs` serves other examples
+//!   too)
 //! - `outage/`: the first act
-//! - `run/`: the second; its stacks of layers are in `run/stacks.rs`, what happens in `run/play.rs`
+//! - `run/`: the second act; `run/stacks.rs` has its layers, `run/play.rs` its scenes
 //! - `checks.rs`: the promises
 
 mod checks;
@@ -36,7 +39,7 @@ use crate::checks::Checks;
 async fn main() -> Result<ExitCode, BoxError> {
     let mut checks = Checks::default();
 
-    println!("Act 1: a tool goes down, with plain retries and with a circuit breaker\n");
+    println!("Act 1: an outage of a tool, with plain retries and with a circuit breaker\n");
     outage::play(&mut checks).await?;
 
     println!("\n\nAct 2: a whole run behind all three layers\n");

@@ -1,4 +1,4 @@
-//! A server on loopback, of a tool or of a model. Its own script decides how it behaves, and its own log tells what it really saw.
+//! A server on loopback that plays a tool or a model. It follows a script, and logs every request.
 
 use std::fmt;
 use std::io;
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::loopback::Loopback;
 
-/// The headers by which the log tells callers and their calls apart.
+/// The headers that name the caller and the call in the log.
 pub const AGENT: HeaderName = HeaderName::from_static("x-agent");
 pub const CALL: HeaderName = HeaderName::from_static("x-call");
 
@@ -25,7 +25,7 @@ pub enum Act {
     Answer,
     /// Takes the request and never answers.
     Hang,
-    /// Answers with a status that tells of trouble, and may ask to be left alone.
+    /// Answers with an error status, and may ask for a wait.
     Fail {
         status: u16,
         retry_after: Option<Duration>,
@@ -58,7 +58,7 @@ impl fmt::Display for Act {
     }
 }
 
-/// From when on the server does what, counted from its start. The first entry begins at zero.
+/// What the server does from which time on, counted from its start. The first entry is at zero.
 pub type Script = &'static [(Duration, Act)];
 
 /// One request, as the server saw it.
@@ -73,16 +73,16 @@ pub struct Seen {
     pub act: Act,
 }
 
-/// What a healthy server answers to a path: a status, which may tell its caller of a mistake, and a text.
+/// What a healthy server answers to a path: a status and a text. A `4xx` is the caller's mistake.
 pub type Pages = fn(&str) -> (u16, String);
 
-/// A running server. It ends when it is dropped.
+/// A running server. Dropping it stops it.
 pub struct Server {
     loopback: Loopback,
     desk: Arc<Desk>,
 }
 
-/// What the connections share.
+/// The state that all connections share.
 struct Desk {
     started: Instant,
     script: Mutex<Vec<(Duration, Act)>>,
@@ -91,7 +91,7 @@ struct Desk {
 }
 
 impl Server {
-    /// Starts it on a free port of the loopback interface.
+    /// Starts the server on a free port of the loopback interface.
     pub async fn start(script: Script, pages: Pages) -> io::Result<Self> {
         let desk = Arc::new(Desk {
             started: Instant::now(),
@@ -108,27 +108,28 @@ impl Server {
         self.loopback.address()
     }
 
-    /// The time by which the script runs and the log is kept.
+    /// Returns the time since the server's start. The script and the log use this time.
     pub fn now(&self) -> Duration {
         self.desk.started.elapsed()
     }
 
-    /// The instant at which [`now`](Self::now) will be `at`.
+    /// Returns the instant at which [`now`](Self::now) is `at`.
     pub fn instant(&self, at: Duration) -> Instant {
         self.desk.started + at
     }
 
-    /// Adds to its script: this is what it does from now on.
+    /// Changes what the server does from now on.
     pub fn now_does(&self, act: Act) {
         lock(&self.desk.script).push((self.now(), act));
     }
 
-    /// Every request so far, in the order of arrival.
+    /// Returns every request so far, in the order of arrival.
     pub fn log(&self) -> Vec<Seen> {
         lock(&self.desk.log).clone()
     }
 
-    /// What it did with the requests of one call: none if the call never came here, several if it was retried.
+    /// Returns what the server did with the requests of one call. There are none if the call never
+    /// reached it, and several if the call was retried.
     pub fn acts_for(&self, agent: &str, call: &str) -> Vec<Act> {
         let log = lock(&self.desk.log);
         let of_call = log
@@ -195,12 +196,12 @@ impl Desk {
     }
 }
 
-/// The last part of a path: what a call asks for.
+/// Returns the last part of a path, which is what a call asks for.
 pub fn topic(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// What the server did with a call's attempts, equal ones counted.
+/// Describes what the server did with a call's attempts. Equal ones in a row are counted.
 pub fn in_short(acts: &[Act]) -> String {
     let mut parts = Vec::new();
     for run in acts.chunk_by(|one, next| one == next) {

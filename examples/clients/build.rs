@@ -1,4 +1,5 @@
-//! Makes the client and the server of `proto/search.proto`. The protocol is parsed in Rust: no `protoc` has to be installed.
+//! Generates the client and the server of `proto/search.proto`. The parser is written in Rust, so
+//! no `protoc` is needed.
 
 use std::error::Error;
 

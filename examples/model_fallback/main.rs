@@ -1,15 +1,16 @@
-//! Three models, an outage of each, and a fallback in front of them.
+//! Runs three models behind a fallback, with an outage of each.
 //!
 //! ```text
 //! cargo run --example model_fallback
 //! ```
 //!
-//! Three chat servers on loopback follow their scripts: the primary fails, asks to be left alone, hangs, and recovers; the first backup has an
-//! outage of its own meanwhile. A stream of turns goes through `fallback(retry(timeout(client)))`, and the same stream through
-//! `retry(timeout(client))` to the primary alone. The timeline is that of the first; the table at the end compares the two.
+//! Three chat servers on loopback follow their scripts. The primary fails, asks for a wait, hangs,
+//! and recovers. Meanwhile each backup has an outage too. One stream of turns goes through
+//! `fallback(retry(timeout(client)))`. A second stream goes through `retry(timeout(client))` to
+//! the primary alone. The timeline shows the first stream. The table at the end compares both.
 //!
-//! The times are a fortieth of what a model would be given, so that it all takes some eleven seconds. It exits with an error if a turn
-//! is lost that the layer should have saved, or if the layer did not come back to the primary.
+//! All times are a fortieth of realistic ones, so the program takes about eleven seconds. It exits
+//! with an error if the layer lost a turn, or if it did not return to the primary.
 
 #[path = "../support/loopback.rs"]
 mod loopback;
@@ -39,19 +40,19 @@ use crate::server::{Act, CALLER, ChatServer, Script};
 /// How long one request may take.
 const TIMEOUT: Duration = Duration::from_millis(400);
 
-/// The retry ladder: one more attempt, after this pause.
+/// The retry ladder: one more attempt after this pause.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// How long the chain serves before the primary is probed.
+/// How long the chain serves before a probe of the primary.
 const COOLDOWN: Duration = Duration::from_millis(1_500);
 
-/// How long a probe may take: longer than the whole ladder, two timeouts and the pause.
+/// How long a probe may take. It is longer than the whole ladder: two timeouts and the pause.
 const LEASE: Duration = Duration::from_secs(2);
 
-/// A backup that is spent gets a fresh budget after this.
+/// After this time a backup with a spent budget gets a new one.
 const BENCH: Duration = Duration::from_millis(2_500);
 
-/// Turns begin in this rhythm, whether or not the ones before are over.
+/// The time from one turn to the next. A turn begins even if earlier ones still run.
 const RHYTHM: Duration = Duration::from_millis(250);
 
 const TURNS: u32 = 44;
@@ -59,7 +60,7 @@ const TURNS: u32 = 44;
 const PRIMARY: &str = "gpt-5";
 const BACKUPS: [&str; 2] = ["claude", "llama"];
 
-/// What each server does from when on. The edges lie between the turns.
+/// What each server does from which time on. The changes fall between the turns.
 const SCRIPTS: [Script; 3] = [
     &[
         (0, Act::Answer),
@@ -80,7 +81,7 @@ const SCRIPTS: [Script; 3] = [
     ],
 ];
 
-/// The names by which the servers' logs tell the two streams apart.
+/// The names of the two streams in the servers' logs.
 const CALLERS: [&str; 2] = [GUARDED, PLAIN];
 const GUARDED: &str = "guarded";
 const PLAIN: &str = "plain";
@@ -112,7 +113,7 @@ async fn main() -> Result<ExitCode, BoxError> {
         .same_turn(|chat: &Chat| Some(chat.clone()))
         .served_by(|answer: &mut Answer, name: &str| answer.by = Some(name.to_owned()))
         .observe(move |event: &Event<'_>| watch.event(event));
-    // Taken last: a setter gives the layer state of its own.
+    // Taken last, because a setter gives the layer new state.
     let fallback = layer.handle();
     let guarded = ServiceBuilder::new()
         .layer(layer)
@@ -145,7 +146,7 @@ impl Turn {
     }
 }
 
-/// Begins a turn at each beat of the rhythm, and shows each when it is over.
+/// Begins a turn after each `RHYTHM`, and shows each turn when it ends.
 async fn stream<S>(
     service: S,
     started: Instant,
@@ -177,7 +178,7 @@ where
 
 // ===== a model =====
 
-/// A request. It is cloned for each attempt.
+/// A request. The retries clone it for each attempt.
 #[derive(Clone, Debug)]
 struct Chat {
     prompt: String,
@@ -192,9 +193,9 @@ struct Answer {
     by: Option<String>,
 }
 
-/// A model behind its retries and its timeout: `retry(timeout(client))`.
+/// Makes a model behind its retries and its timeout: `retry(timeout(client))`.
 ///
-/// The body is read by the client, inside the timeout and the fallback: a head alone is not an answer.
+/// The client reads the whole body. So the timeout and the fallback see a broken body as an error.
 fn model(
     caller: &'static str,
     server: SocketAddr,
@@ -227,14 +228,14 @@ fn model(
         .service(loopback::client())
 }
 
-/// What a result says of the model.
+/// Classifies a result for the fallback.
 fn judge(result: Result<&Answer, &BoxError>) -> Outcome {
     let Ok(answer) = result else {
         return Failure::transient().into();
     };
     let failure = match answer.status.as_u16() {
         429 => Failure::rate_limited(),
-        // The key is revoked, the quota spent, the model gone: no later call would fare better.
+        // The key is revoked, the quota is spent or the model is gone. Later calls would fail too.
         401..=404 => Failure::fatal(),
         408 | 500.. => Failure::transient(),
         // The caller's own mistake says nothing of the model.
@@ -247,7 +248,7 @@ fn judge(result: Result<&Answer, &BoxError>) -> Outcome {
     })
 }
 
-/// A retry policy: a few more attempts after a pause, where the failure may be gone by then.
+/// A retry policy: a few more attempts, each after a pause.
 #[derive(Clone, Copy, Debug)]
 struct Ladder {
     left: u32,
@@ -262,7 +263,7 @@ impl Policy<Chat, Answer, BoxError> for Ladder {
         result: &mut Result<Answer, BoxError>,
     ) -> Option<Self::Future> {
         match judge(result.as_ref()) {
-            // A server that says when to come back is not asked again before.
+            // A server that asked for a wait is not called before it ends.
             Outcome::Failure(failure) if failure.retry_after().is_none() => {
                 self.left = self.left.checked_sub(1)?;
                 Some(sleep(PAUSE))
@@ -278,10 +279,10 @@ impl Policy<Chat, Answer, BoxError> for Ladder {
 
 // ===== the timeline =====
 
-/// What the observer heard.
+/// What the observer has seen.
 struct Story {
     started: Instant,
-    /// Told since the last line of the timeline.
+    /// Events since the last line of the timeline.
     events: Mutex<Vec<String>>,
     counts: Mutex<Counts>,
 }
@@ -327,7 +328,7 @@ impl Story {
         ));
     }
 
-    /// Prints what was heard, and the turn that is over.
+    /// Prints the new events, and the turn that has ended.
     fn show(&self, turn: &Turn, fallback: &FallbackHandle) {
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         for line in events.drain(..) {
@@ -362,7 +363,7 @@ impl Story {
     }
 }
 
-// ===== the table, and what the layer is held to =====
+// ===== the table and the checks =====
 
 fn report(
     with: &[Turn],
@@ -384,7 +385,7 @@ fn report(
     let of = |turns: &[Turn]| format!("{}/{}", answered(turns), turns.len());
     row("turns answered", of(without), of(with));
     row(
-        "requests to the primary in vain",
+        "failed requests to the primary",
         in_vain(PLAIN).to_string(),
         in_vain(GUARDED).to_string(),
     );
@@ -412,26 +413,29 @@ fn report(
     );
     println!();
 
-    // At every time some model answers, so no turn need be lost.
+    // At every time some model answers. So the layer can save every turn.
     let held = [
-        ("no turn is lost", answered(with) == with.len()),
+        ("no turn was lost", answered(with) == with.len()),
         (
-            "without the layer turns are lost",
+            "without the layer, turns were lost",
             answered(without) < without.len(),
         ),
         (
-            "the outage tripped it, and its probes did again",
+            "the outage tripped the fallback, and failed probes tripped it again",
             counts.trips >= 2,
         ),
         (
-            "it came back",
+            "the fallback returned to the primary",
             counts.recoveries == 1 && fallback.state() == FallbackState::Primary,
         ),
         (
             "each model served",
             [PRIMARY].iter().chain(&BACKUPS).all(|name| by(name) > 0),
         ),
-        ("the primary was spared", in_vain(GUARDED) < in_vain(PLAIN)),
+        (
+            "the primary saw fewer failed requests than without the layer",
+            in_vain(GUARDED) < in_vain(PLAIN),
+        ),
     ];
     for (what, holds) in held {
         println!("{}  {what}", if holds { "held  " } else { "BROKEN" });

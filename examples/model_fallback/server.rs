@@ -1,4 +1,5 @@
-//! A chat server on loopback that speaks like those of `OpenAI`, whose own script decides how it behaves, and whose own log tells what it saw.
+//! A chat server on loopback with the protocol of `OpenAI`. It follows a script, and logs every
+//! request.
 
 use std::fmt;
 use std::io;
@@ -13,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::loopback::Loopback;
 
-/// The header by which the log tells callers apart.
+/// The header that names the caller in the log.
 pub const CALLER: HeaderName = HeaderName::from_static("x-caller");
 
 /// What a server does with a request.
@@ -23,9 +24,9 @@ pub enum Act {
     Answer,
     /// Takes the request and never answers.
     Hang,
-    /// Answers with a status that tells of trouble.
+    /// Answers with an error status.
     Fail(u16),
-    /// Answers `429`, and asks to be left alone for so many seconds.
+    /// Answers `429`, and asks for a wait of this many seconds.
     Limit(u64),
 }
 
@@ -40,7 +41,7 @@ impl fmt::Display for Act {
     }
 }
 
-/// From when on a server does what, in milliseconds of the story. The first entry begins at zero.
+/// What a server does from which time on, in milliseconds. The first entry is at zero.
 pub type Script = &'static [(u64, Act)];
 
 /// One request, as the server saw it.
@@ -50,13 +51,13 @@ pub struct Seen {
     pub act: Act,
 }
 
-/// A running server. It ends when it is dropped.
+/// A running server. Dropping it stops it.
 pub struct ChatServer {
     loopback: Loopback,
     desk: Arc<Desk>,
 }
 
-/// What the connections share.
+/// The state that all connections share.
 struct Desk {
     model: &'static str,
     started: Instant,
@@ -66,7 +67,7 @@ struct Desk {
 }
 
 impl ChatServer {
-    /// Starts it on a free port of the loopback interface. Its script runs from `started` on.
+    /// Starts the server on a free port of the loopback interface. Its script begins at `started`.
     pub async fn start(
         model: &'static str,
         script: Script,
@@ -89,7 +90,7 @@ impl ChatServer {
         self.loopback.address()
     }
 
-    /// The requests of one caller so far.
+    /// Returns the requests of one caller so far.
     pub fn seen(&self, caller: &str) -> Vec<Seen> {
         let log = self.desk.log.lock().unwrap_or_else(PoisonError::into_inner);
         log.iter()

@@ -1,4 +1,5 @@
-//! HTTP on loopback, for the examples: a server that is a function, and a client that reads whole bodies.
+//! HTTP on loopback for the examples: a server made of a function, and a client that reads whole
+//! bodies.
 
 use std::convert::Infallible;
 use std::io;
@@ -15,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet};
 use tower::{BoxError, Service, ServiceExt};
 
-/// A running server. It ends when it is dropped.
+/// A running server. Dropping it stops it.
 #[derive(Debug)]
 pub struct Loopback {
     address: SocketAddr,
@@ -23,7 +24,7 @@ pub struct Loopback {
 }
 
 impl Loopback {
-    /// Answers every request with what `handle` makes of it, on a free port of the loopback interface.
+    /// Starts a server on a free port of the loopback interface. `handle` answers every request.
     pub async fn serve<H, F>(handle: H) -> io::Result<Self>
     where
         H: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
@@ -42,7 +43,7 @@ impl Loopback {
 
 impl Drop for Loopback {
     fn drop(&mut self) {
-        // The connections belong to the task that accepts them, and end with it.
+        // The connections belong to the accepting task and end with it.
         self.accepting.abort();
     }
 }
@@ -59,7 +60,7 @@ where
             let response = handle(request);
             async { Ok::<_, Infallible>(response.await) }
         });
-        // A caller who gives up closes its connection: that is an error here, and none of ours.
+        // A caller that gives up closes its connection. The error it causes here does not matter.
         connections.spawn(async move {
             let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
             drop(connection.await);
@@ -68,9 +69,9 @@ where
     }
 }
 
-/// Sends requests, without any layer of ours.
+/// Makes a client without any layer of this crate.
 ///
-/// The body is read in here, so inside of every layer around it: a head alone is not an answer.
+/// It reads the whole body. So the layers around it see a broken body as an error.
 pub fn client()
 -> impl Service<Request<Full<Bytes>>, Response = Response<Bytes>, Error = BoxError> + Clone {
     let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();

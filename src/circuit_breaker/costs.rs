@@ -1,4 +1,4 @@
-//! How often a call reads the clock, which is the dearest thing that it may do.
+//! How often a call reads the clock. No other thing that a call may do costs as much.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -11,13 +11,11 @@ use tower_service::Service;
 
 use super::{Cancelled, CircuitBreakerLayer, WhenOpen};
 use crate::machinery::clock::reads;
-use crate::vocabulary::{Event, State};
-use crate::vocabulary::{Failure, Outcome};
-use crate::vocabulary::{Reason, Refusal};
+use crate::vocabulary::{Event, Failure, Outcome, Reason, Refusal, State};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// Answers at once with what it was asked, and fails for `"fail"`.
+/// Answers at once with its request, and fails for `"fail"`.
 #[derive(Clone, Debug)]
 struct Tool;
 
@@ -38,7 +36,7 @@ impl Service<&'static str> for Tool {
     }
 }
 
-/// The tool's error; with a reason if the call was refused.
+/// The tool's error. It holds a reason if the call was refused.
 #[derive(Debug, PartialEq)]
 struct Refused(Option<Reason>);
 
@@ -56,7 +54,8 @@ fn layer() -> Layered {
         .refuse(crate::IntoError)
 }
 
-/// One call, from readiness to its answer: the answer, and how often the clock was read.
+/// Makes one call, from readiness to its answer. Answers with the answer, and with how often the
+/// clock was read.
 fn call<S>(service: &mut S, query: &'static str) -> (Result<&'static str, Option<Reason>>, u64)
 where
     S: Service<&'static str, Response = &'static str, Error = Refused>,
@@ -76,7 +75,7 @@ const OPEN: Result<&str, Option<Reason>> = Err(Some(Reason::CircuitOpen));
 #[test]
 fn a_closed_circuit_reads_no_clock_for_a_success_and_none_for_a_failure_below_the_threshold() {
     let mut service = layer().layer(Tool);
-    // The second call makes the service's own count, and reads no clock for it either.
+    // The second call makes a reference count for the service, and reads no clock for it either.
     for _ in 0..5 {
         assert_eq!(call(&mut service, "a"), (Ok("a"), 0));
         assert_eq!(call(&mut service, "fail"), (FAILED, 0));
@@ -105,7 +104,7 @@ fn a_refusal_reads_the_clock_once_from_readiness_to_answer() {
         assert_eq!(call(&mut service, "a"), (OPEN, 1));
     }
 
-    // While a probe is out, and while it is pinned.
+    // While a probe is in flight, and while the circuit is pinned.
     handle.reset();
     let instant = self::layer().recovery_duration(Duration::ZERO);
     let probed = instant.handle();
@@ -125,7 +124,7 @@ fn a_refusal_reads_the_clock_once_from_readiness_to_answer() {
 }
 
 #[test]
-fn a_refusal_that_is_observed_reads_the_clock_once_too() {
+fn an_observed_refusal_reads_the_clock_once() {
     let layer = layer().observe(|_: &Event<'_>| ()).name("search");
     let handle = layer.handle();
     for _ in 0..3 {
@@ -134,9 +133,9 @@ fn a_refusal_that_is_observed_reads_the_clock_once_too() {
     assert_eq!(call(&mut layer.layer(Tool), "a"), (OPEN, 1));
 }
 
-/// Its wait is short, so the answer of `poll_ready` is looked at again.
+/// Less than a second is left, so `call` does not use the answer of `poll_ready`.
 #[test]
-fn a_refusal_that_is_about_to_run_out_reads_the_clock_twice() {
+fn a_refusal_with_less_than_a_second_left_reads_the_clock_twice() {
     let layer = layer().recovery_duration(Duration::from_millis(900));
     let handle = layer.handle();
     let mut service = layer.layer(Tool);
@@ -144,7 +143,7 @@ fn a_refusal_that_is_about_to_run_out_reads_the_clock_twice() {
         handle.try_acquire().unwrap().failure();
     }
     let (answer, count) = call(&mut service, "a");
-    // A thread that was away for longer than the wait finds the circuit due.
+    // If the system suspended this thread for longer than the cooldown, the call was the probe.
     if answer == OPEN {
         assert_eq!(count, 2);
     }
@@ -170,7 +169,7 @@ fn a_call_that_was_not_polled_ready_reads_no_clock_while_closed_and_one_while_op
 }
 
 #[test]
-fn by_hand_a_permit_and_its_success_read_no_clock_and_a_refusal_reads_it_once() {
+fn a_permit_by_hand_reads_no_clock_and_a_refusal_reads_it_once() {
     let handle = layer().handle();
     for _ in 0..3 {
         let count = reads::during(|| {
@@ -191,11 +190,11 @@ fn by_hand_a_permit_and_its_success_read_no_clock_and_a_refusal_reads_it_once() 
 }
 
 #[test]
-fn per_key_a_success_reads_no_clock_once_its_circuit_is_made_and_a_refusal_reads_it_once() {
+fn per_key_a_success_reads_no_clock_but_for_a_new_key_and_a_refusal_reads_it_once() {
     let layer = layer().per_key(|query: &&'static str| *query, 100);
     let handle = layer.handle();
     let mut service = layer.layer(Tool);
-    // A new key asks the store which circuit may go, and for that it needs the time.
+    // For a new key the store looks for a circuit to evict, and needs the time for it.
     assert_eq!(call(&mut service, "a"), (Ok("a"), 1));
     for _ in 0..5 {
         assert_eq!(call(&mut service, "a"), (Ok("a"), 0));
@@ -217,9 +216,9 @@ fn per_key_a_success_reads_no_clock_once_its_circuit_is_made_and_a_refusal_reads
     assert_eq!(count, 0);
 }
 
-/// As its setter says: one at admission, and one more for a success.
+/// The setter documents it: one read at admission, and one more for a success.
 #[test]
-fn a_slow_call_rule_costs_one_read_a_call_and_one_more_a_success() {
+fn a_slow_call_limit_costs_one_read_for_each_call_and_one_more_for_each_success() {
     let mut service = layer().slow_call(HOUR).layer(Tool);
     for _ in 0..3 {
         assert_eq!(call(&mut service, "a"), (Ok("a"), 2));
@@ -228,7 +227,7 @@ fn a_slow_call_rule_costs_one_read_a_call_and_one_more_a_success() {
 }
 
 #[test]
-fn a_rule_on_how_long_a_dropped_call_ran_costs_one_read_a_call_and_one_more_a_drop() {
+fn failure_after_costs_one_read_for_each_call_and_one_more_for_each_drop() {
     let layer = layer().on_cancel(Cancelled::FailureAfter(HOUR));
     let handle = layer.handle();
     let mut service = layer.layer(Tool);
@@ -237,7 +236,7 @@ fn a_rule_on_how_long_a_dropped_call_ran_costs_one_read_a_call_and_one_more_a_dr
         assert_eq!(call(&mut service, "fail"), (FAILED, 1));
     }
     assert_eq!(reads::during(|| drop(handle.try_acquire().unwrap())), 2);
-    // The other rules ask for no time.
+    // The other rules need no time.
     for rule in [Cancelled::Ignore, Cancelled::Release] {
         let handle = self::layer().on_cancel(rule).handle();
         assert_eq!(reads::during(|| drop(handle.try_acquire().unwrap())), 0);
@@ -245,7 +244,7 @@ fn a_rule_on_how_long_a_dropped_call_ran_costs_one_read_a_call_and_one_more_a_dr
 }
 
 #[test]
-fn a_circuit_that_only_observes_reads_no_clock_while_closed() {
+fn a_circuit_with_observe_only_reads_no_clock_while_closed() {
     let mut service = layer().observe_only().layer(Tool);
     for _ in 0..3 {
         assert_eq!(call(&mut service, "a"), (Ok("a"), 0));
@@ -253,7 +252,7 @@ fn a_circuit_that_only_observes_reads_no_clock_while_closed() {
 }
 
 #[test]
-fn a_service_that_is_pending_while_open_reads_no_clock_while_closed() {
+fn a_service_with_not_ready_reads_no_clock_while_closed() {
     let mut service = CircuitBreakerLayer::new()
         .when_open(WhenOpen::NotReady)
         .refuse(crate::IntoError)
@@ -266,8 +265,8 @@ fn a_service_that_is_pending_while_open_reads_no_clock_while_closed() {
 #[test]
 fn a_soft_refusal_of_a_service_that_cannot_fail_reads_the_clock_once() {
     #[derive(Debug)]
-    struct Sure;
-    impl Service<u8> for Sure {
+    struct Echo;
+    impl Service<u8> for Echo {
         type Response = u8;
         type Error = Infallible;
         type Future = Ready<Result<u8, Infallible>>;
@@ -280,7 +279,7 @@ fn a_soft_refusal_of_a_service_that_cannot_fail_reads_the_clock_once() {
     }
     let layer = CircuitBreakerLayer::new().refuse_with(|req: u8, _| Ok::<_, Infallible>(req + 1));
     layer.handle().force_open();
-    let mut service = layer.layer(Sure);
+    let mut service = layer.layer(Echo);
     let count = reads::during(|| {
         assert_ready_ok!(task::spawn(()).enter(|cx, _| service.poll_ready(cx)));
         let Ok(answer) = assert_ready!(task::spawn(service.call(1)).poll());

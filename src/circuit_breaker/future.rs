@@ -21,14 +21,14 @@ pin_project! {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before its response is there, it is a cancelled call, and
-    /// [`on_cancel`](super::CircuitBreakerLayer::on_cancel) says what that means. The probe's slot is
-    /// not lost. What the inner service has done by then is done.
+    /// If it is dropped before its response is there, the call is cancelled, and
+    /// [`on_cancel`](super::CircuitBreakerLayer::on_cancel) decides the outcome. The probe's slot
+    /// is not lost. The drop does not undo the work that the inner service has already done.
     ///
     /// # Panics
     ///
-    /// If it is polled again after it was ready with a refusal. After an inner response, it does what
-    /// the inner future does.
+    /// If it is polled again after it was ready with a refusal. After an inner response, it does
+    /// what the inner future does.
     pub struct ResponseFuture<F, C, R, Req, T, J = Head> {
         #[pin]
         state: State<F, C, J, T>,
@@ -117,7 +117,7 @@ where
                         return Poll::Ready(Ok(judge.hold(response, permit.hand_over())));
                     }
                 }
-                // The error is converted before the verdict is given, so that all that an error costs
+                // The error is converted before the verdict is given. The code for errors then
                 // stands in one place.
                 let result = on_unwind(
                     permit,

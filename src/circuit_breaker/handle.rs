@@ -1,20 +1,21 @@
-//! Handles: the circuit without the service.
+//! Handles, which read and move a circuit from outside the service.
 
 use std::borrow::Borrow;
 use std::fmt;
 use std::hash::Hash;
 
-use super::circuit::{Circuit, CircuitBreakerSnapshot};
+use super::circuit::Circuit;
 use super::gate::{self, Circuits};
 use super::permit::{CallPermit, Permit};
+use super::snapshot::CircuitBreakerSnapshot;
 use crate::machinery::machine::Machine;
 use crate::machinery::shared_machine::{MachineRef, Retired, SharedMachine};
 use crate::machinery::store::Store;
 use crate::machinery::sync::Arc;
-use crate::vocabulary::Refusal;
-use crate::vocabulary::State;
+use crate::vocabulary::{Refusal, State};
 
-/// A handle on the circuit of a [`CircuitBreakerLayer`](super::CircuitBreakerLayer): to look at it, to move it by hand, and to guard code that is not a service.
+/// Reads and moves the circuit of a [`CircuitBreakerLayer`](super::CircuitBreakerLayer), and
+/// guards code that is not a service.
 ///
 /// # Examples
 ///
@@ -55,15 +56,17 @@ impl CircuitBreakerHandle {
         self.machine_ref.machine()
     }
 
-    /// The oracle: whether [`try_acquire`](Self::try_acquire) would grant a permit now. It changes nothing, however often it is asked.
+    /// Asks the oracle: whether [`try_acquire`](Self::try_acquire) would grant a permit now. The
+    /// question changes nothing, however often it is asked.
     #[must_use]
     pub fn would_allow(&self) -> bool {
         gate::would_allow(self.machine())
     }
 
-    /// The gate: grants a permit for one call. When a cooldown is over it is the probe's.
+    /// Asks the gate: grants a permit for one call. Once the cooldown is over, the permit is that
+    /// of the probe.
     ///
-    /// Under `observe_only` a permit that records nothing stands for a refusal.
+    /// Under `observe_only`, a permit that records nothing takes the place of a refusal.
     ///
     /// # Errors
     ///
@@ -77,7 +80,7 @@ impl CircuitBreakerHandle {
         .map(Permit::new)
     }
 
-    /// The state as it is now: a probe whose lease is over has opened the circuit, noticed or not.
+    /// The state as it is now. A probe whose lease is over has opened the circuit, noticed or not.
     #[must_use]
     pub fn state(&self) -> State {
         self.snapshot().state
@@ -89,14 +92,15 @@ impl CircuitBreakerHandle {
         snapshot(self.machine())
     }
 
-    /// Closes the circuit and forgets everything, in every state. Results of calls that are in flight are stale.
+    /// Closes the circuit and forgets everything, whatever the state. The results of calls in
+    /// flight are stale.
     pub fn reset(&self) {
         reset(self.machine());
     }
 
     /// Pins the circuit open, until [`reset`](Self::reset).
     pub fn force_open(&self) {
-        // A circuit outside a store is never retired.
+        // A circuit that is in no store is never retired.
         let _ = force_open(self.machine());
     }
 }
@@ -124,7 +128,9 @@ fn force_open(machine: &SharedMachine<Circuit>) -> Result<(), Retired> {
     machine.step_unless_retired(|circuit, rules, events| circuit.force_open(rules, now, events))
 }
 
-/// A handle on the circuits of a layer with one per key. Everything is asked with a key; questions make no circuit.
+/// Reads and moves the circuits of a layer that has one for each key.
+///
+/// Every method takes a key. Questions make no circuit.
 pub struct KeyedCircuitBreakerHandle<K> {
     circuits: Arc<Circuits<K>>,
 }
@@ -142,7 +148,8 @@ impl<K: Hash + Eq + Clone> KeyedCircuitBreakerHandle<K> {
         self.circuits.keyed().store()
     }
 
-    /// The oracle: whether [`try_acquire`](Self::try_acquire) would grant a permit now. It changes nothing, however often it is asked.
+    /// Asks the oracle: whether [`try_acquire`](Self::try_acquire) would grant a permit now. The
+    /// question changes nothing, however often it is asked.
     #[must_use]
     pub fn would_allow<Q>(&self, key: &Q) -> bool
     where
@@ -152,9 +159,11 @@ impl<K: Hash + Eq + Clone> KeyedCircuitBreakerHandle<K> {
         self.store().read(key, gate::would_allow).unwrap_or(true)
     }
 
-    /// The gate: grants a permit for one call with this key. When a cooldown is over it is the probe's.
+    /// Asks the gate: grants a permit for one call with this key. Once the cooldown is over, the
+    /// permit is that of the probe.
     ///
-    /// A permit that records nothing stands for a refusal under `observe_only`, and for a key that finds every circuit live.
+    /// The permit records nothing in two cases: under `observe_only`, where it takes the place of
+    /// a refusal; and for a new key while every circuit in the store is live.
     ///
     /// # Errors
     ///
@@ -169,7 +178,7 @@ impl<K: Hash + Eq + Clone> KeyedCircuitBreakerHandle<K> {
         admitted.map(Permit::new)
     }
 
-    /// The state as it is now; closed for a key without a circuit.
+    /// The state as it is now. Closed, for a key without a circuit.
     #[must_use]
     pub fn state<Q>(&self, key: &Q) -> State
     where
@@ -179,35 +188,39 @@ impl<K: Hash + Eq + Clone> KeyedCircuitBreakerHandle<K> {
         self.snapshot(key).state
     }
 
-    /// The circuit as it is now; as new for a key without one.
+    /// The circuit as it is now. As new, for a key without a circuit.
     #[must_use]
     pub fn snapshot<Q>(&self, key: &Q) -> CircuitBreakerSnapshot
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        if let Some(seen) = self.store().read(key, snapshot) {
-            return seen;
+        if let Some(snapshot) = self.store().read(key, snapshot) {
+            return snapshot;
         }
         let keyed = self.circuits.keyed();
         let circuit = Circuit::new(keyed.rules(), 0);
         circuit.snapshot(circuit.packed(), keyed.rules(), keyed.now())
     }
 
-    /// Closes the key's circuit, if it has one, and forgets everything, in every state.
+    /// Closes the key's circuit, if it has one, and forgets everything, whatever the state. The
+    /// results of calls in flight are stale.
     pub fn reset<Q>(&self, key: &Q)
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        // A look-up like a call's, so that the store learns that the circuit may have become clean.
+        // A look-up as for a call. It marks the circuit as touched, because it may be clean now.
         if let Some(machine_ref) = self.store().get(key) {
             reset(machine_ref.machine());
         }
     }
 
-    /// Pins the key's circuit open, until [`reset`](Self::reset). It is made if need be. Answers `false` if it could not be, because every
-    /// circuit in the store is live.
+    /// Pins the key's circuit open, until [`reset`](Self::reset). A key without a circuit gets
+    /// one.
+    ///
+    /// Answers with `false` if no circuit could be made, because every circuit in the store is
+    /// live.
     pub fn force_open<Q>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -218,8 +231,10 @@ impl<K: Hash + Eq + Clone> KeyedCircuitBreakerHandle<K> {
         keyed.ask(found, || key.to_owned(), force_open).is_ok()
     }
 
-    /// Takes the key's circuit out of the store, whatever its state; the next call with the key finds a new one. Results of calls in flight are
-    /// lost. Answers whether there was one.
+    /// Takes the key's circuit out of the store, whatever its state. The next call with the key
+    /// gets a new circuit, and the results of calls in flight are lost.
+    ///
+    /// Answers with whether the key had a circuit.
     pub fn forget<Q>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -236,8 +251,9 @@ impl<K: Hash + Eq + Clone> KeyedCircuitBreakerHandle<K> {
 }
 
 impl KeyedCircuitBreakerHandle<String> {
-    /// Where a call for `name` would go now: `name` itself, or the first of its substitutes that would be let through; `None` if all would refuse.
-    /// It changes nothing.
+    /// Answers where a call for `name` would go now: to `name` itself, or to the first of its
+    /// substitutes whose circuit would allow it. `None` if all would refuse. The question changes
+    /// nothing.
     #[must_use]
     pub fn resolve<'a>(&'a self, name: &'a str) -> Option<&'a str> {
         let substitutes = self.circuits.router().substitutes(name);
@@ -266,7 +282,7 @@ mod tests {
     use crate::CircuitBreakerLayer;
 
     #[test]
-    fn a_circuit_that_was_reset_or_forced_by_hand_is_no_secret_to_the_store() {
+    fn the_store_learns_that_a_circuit_was_reset_or_pinned_by_hand() {
         let layer = CircuitBreakerLayer::new()
             .failure_threshold(1)
             .per_key(|key: &String| key.as_str(), 1);

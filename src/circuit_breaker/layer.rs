@@ -11,27 +11,27 @@ use tower_layer::Layer;
 use super::circuit::{Backoff, Rate, Rules};
 use super::gate::{Circuits, One, PerKey, Renew, Routed};
 use super::handle::{CircuitBreakerHandle, KeyedCircuitBreakerHandle};
+use super::health_router::HealthRouter;
 use super::service::CircuitBreaker;
 use super::{Cancelled, WhenOpen, Window};
-use crate::circuit_breaker::health_router::HealthRouter;
 use crate::machinery::clock::Clock;
 use crate::machinery::judge::Head;
 use crate::machinery::keyed::{Borrowed, KeyedMachines, Owned};
 use crate::machinery::observers::Observers;
 use crate::machinery::shared_machine::Environment;
 use crate::machinery::sync::Arc;
-use crate::vocabulary::ErrorsAsFailures;
-use crate::vocabulary::Observe;
-use crate::vocabulary::{AsBoxError, Name, RefuseWith};
+use crate::vocabulary::{AsBoxError, ErrorsAsFailures, Name, Observe, RefuseWith};
 
-/// Puts a circuit, or one circuit per key, in front of a service.
+/// Puts a circuit in front of a service, or one circuit for each key.
 ///
-/// The layer is the builder: [`new`](Self::new) has good defaults, setters change them. **The state lives in the layer.** Every service that it makes
-/// and every clone of it share one circuit, as frameworks that layer per route or per request need; a setter gives the
+/// The layer is the builder: [`new`](Self::new) has good defaults, and setters change them.
+///
+/// **The state lives in the layer.** All services that it makes and all its clones share the
+/// circuit, since some frameworks call `layer` for each route or each request. A setter gives the
 /// layer state of its own. So set first, and take services and the [`handle`](Self::handle) last.
 ///
 /// See the [module documentation](super) for what the circuit does.
-#[must_use = "a layer does nothing deadline it is given a service"]
+#[must_use = "a layer does nothing until it is given a service"]
 pub struct CircuitBreakerLayer<C = ErrorsAsFailures, R = AsBoxError, G = One, J = Head> {
     settings: Settings,
     gate: G,
@@ -44,13 +44,14 @@ pub struct CircuitBreakerLayer<C = ErrorsAsFailures, R = AsBoxError, G = One, J 
 struct Settings {
     environment: Environment<Rules>,
     name: Option<Name>,
-    /// The jitter's, if it was set. Otherwise each layer and each clone that is configured further draws one of its own.
+    /// The seed of the jitter, if it was set. Otherwise each layer draws one of its own, and so
+    /// does each clone that is configured further.
     seed: Option<u64>,
 }
 
 impl CircuitBreakerLayer {
-    /// One circuit with the default settings: 3 failures in a row trip it, the cooldown and a probe's lease are 30 s, and one
-    /// successful probe closes it.
+    /// One circuit with the default settings: 3 failures in a row trip it, the cooldown and a
+    /// probe's lease are 30 s, and one successful probe closes it.
     pub fn new() -> Self {
         let settings = Settings {
             environment: Environment {
@@ -109,9 +110,10 @@ impl Default for CircuitBreakerLayer {
     }
 }
 
-#[allow(private_bounds)] // Which gates there are is ours.
+#[allow(private_bounds)] // Users write no gates of their own.
 impl<C, R, G: Renew, J> CircuitBreakerLayer<C, R, G, J> {
-    /// Names what is guarded. The name is part of refusals and of events. With a circuit per key, a key that names its circuit goes before.
+    /// Names the guarded thing. The name is part of refusals and of events. With
+    /// [`per_key`](CircuitBreakerLayer::per_key), the key names its circuit instead.
     ///
     /// Default: no name.
     pub fn name(self, name: impl Into<Cow<'static, str>>) -> Self {
@@ -119,7 +121,7 @@ impl<C, R, G: Renew, J> CircuitBreakerLayer<C, R, G, J> {
         self.set(|settings| settings.name = Some(name))
     }
 
-    /// How many calls must fail in a row to trip the circuit.
+    /// Sets how many calls must fail in a row to trip the circuit.
     ///
     /// Default: 3. It forgives one failure and its retry, and still spares the fourth call.
     ///
@@ -134,16 +136,20 @@ impl<C, R, G: Renew, J> CircuitBreakerLayer<C, R, G, J> {
         self.set_rules(|rules| rules.failure_threshold = failures)
     }
 
-    /// The cooldown: how long an open circuit refuses before one call may probe. [`Duration::ZERO`] makes the very next call the probe; with
-    /// [`Duration::MAX`] the circuit stays open until a reset.
+    /// Sets the cooldown: how long an open circuit refuses before one call may probe.
+    ///
+    /// With [`Duration::ZERO`] the very next call is the probe. With [`Duration::MAX`] the circuit
+    /// stays open until a reset.
     ///
     /// Default: 30 s.
     pub fn recovery_duration(self, cooldown: Duration) -> Self {
         self.set_rules(|rules| rules.recovery_duration = cooldown)
     }
 
-    /// The lease: how long a probe may take before it counts as failed. KeyedMachine it longer than the longest call that may succeed, or such a
-    /// call can never close the circuit. With [`Duration::MAX`] a probe that never ends holds its slot until a reset.
+    /// Sets the lease: how long a probe may take before it counts as failed.
+    ///
+    /// Keep it longer than the longest call that may succeed, or such a call can never close the
+    /// circuit. With [`Duration::MAX`] a probe that never ends holds its slot until a reset.
     ///
     /// Default: 30 s.
     ///
@@ -155,7 +161,7 @@ impl<C, R, G: Renew, J> CircuitBreakerLayer<C, R, G, J> {
         self.set_rules(|rules| rules.probe_timeout = lease)
     }
 
-    /// How many probes must succeed, one after the other, to close the circuit.
+    /// Sets how many probes must succeed, one after the other, to close the circuit.
     ///
     /// Default: 1.
     ///
@@ -167,15 +173,17 @@ impl<C, R, G: Renew, J> CircuitBreakerLayer<C, R, G, J> {
         self.set_rules(|rules| rules.success_threshold = probes)
     }
 
-    /// What a call says that was dropped before its verdict.
+    /// Sets what a call says that is dropped before its verdict.
     ///
     /// Default: [`Cancelled::Ignore`].
     pub fn on_cancel(self, rule: Cancelled) -> Self {
         self.set_rules(|rules| rules.on_cancel = rule)
     }
 
-    /// Multiplies the cooldown by `factor` after every failed probe, one whose lease ended among them, up to `max`. It starts anew when the circuit closes. A
-    /// `max` below the recovery duration stops the growth at once.
+    /// Multiplies the cooldown by `factor` after every failed probe, up to `max`.
+    ///
+    /// A probe whose lease ends counts as failed. When the circuit closes, the growth starts anew.
+    /// If `max` is less than the recovery duration, the cooldown does not grow.
     ///
     /// Default: the cooldown does not grow.
     ///
@@ -191,8 +199,11 @@ impl<C, R, G: Renew, J> CircuitBreakerLayer<C, R, G, J> {
         self.set_rules(|rules| rules.backoff = Some(Backoff { factor, max }))
     }
 
-    /// Lengthens each cooldown by a random part of up to `fraction` of it, so that many circuits that tripped together do not probe
-    /// together. It comes on top of a `backoff`'s `max`, and never shortens anything.
+    /// Lengthens each cooldown by a random part of it, up to `fraction`. So circuits that tripped
+    /// together do not probe together.
+    ///
+    /// The jitter comes on top of the `max` of [`backoff`](Self::backoff). It never shortens a
+    /// cooldown.
     ///
     /// Default: 0.
     ///
@@ -208,22 +219,23 @@ impl<C, R, G: Renew, J> CircuitBreakerLayer<C, R, G, J> {
         self.set_rules(|rules| rules.jitter = fraction)
     }
 
-    /// Makes the jitter repeatable: the same seed gives the same cooldowns, for each key its own.
+    /// Makes the jitter repeatable: the same seed gives the same cooldowns. Each key has its own.
     ///
     /// Default: a random seed for each layer, and for each clone that is configured further.
     pub fn jitter_seed(self, seed: u64) -> Self {
         self.set(|settings| settings.seed = Some(seed))
     }
 
-    /// Trips also when at least `fraction` of the calls in `window` failed, once the window holds
-    /// [`minimum_calls`](Self::minimum_calls). Neutral results do not count. The window is emptied when the circuit
-    /// closes.
+    /// Trips the circuit also when at least `fraction` of the calls in `window` failed, once the
+    /// window holds [`minimum_calls`](Self::minimum_calls).
+    ///
+    /// Neutral results do not count. The window is emptied when the circuit closes.
     ///
     /// Default: off. With it on, every result takes the circuit's lock.
     ///
     /// # Panics
     ///
-    /// If `fraction` is not above 0 and at most 1, or `window` is empty.
+    /// If `fraction` is not above 0 and at most 1, or if `window` is empty.
     pub fn failure_rate(self, fraction: impl Into<f64>, window: Window) -> Self {
         let fraction = fraction.into();
         assert!(
@@ -238,8 +250,8 @@ impl<C, R, G: Renew, J> CircuitBreakerLayer<C, R, G, J> {
         self.set_rules(|rules| rules.rate = Some(Rate { fraction, window }))
     }
 
-    /// How many calls the window of [`failure_rate`](Self::failure_rate) must hold before the rate counts. A window of fewer calls must be
-    /// full.
+    /// Sets how many calls the window of [`failure_rate`](Self::failure_rate) must hold before the
+    /// rate counts. A window of fewer calls must be full.
     ///
     /// Default: 10.
     ///
@@ -251,13 +263,17 @@ impl<C, R, G: Renew, J> CircuitBreakerLayer<C, R, G, J> {
         self.set_rules(|rules| rules.minimum_calls = calls)
     }
 
-    /// Counts a success that took at least `limit` as a transient failure. With [`Duration::MAX`] none does.
+    /// Counts a success that took at least `limit` as a transient failure. With [`Duration::MAX`]
+    /// no success is too slow.
     ///
-    /// A slow success from an older generation counts as a stale failure too: while the circuit is open it restarts the cooldown.
+    /// A slow success from an older generation is a stale failure: while the circuit is open, it
+    /// restarts the cooldown.
     ///
-    /// Where calls are judged at the end of a body, it lasts until then, and its reader's time counts.
+    /// If calls are judged at the end of the body, a call lasts until then. So the time that the
+    /// reader of the body takes counts too.
     ///
-    /// Default: off. With it on, every call reads the clock when it is admitted, and every success once more.
+    /// Default: off. With it on, every call reads the clock when it is admitted, and every success
+    /// once more.
     ///
     /// # Panics
     ///
@@ -267,28 +283,35 @@ impl<C, R, G: Renew, J> CircuitBreakerLayer<C, R, G, J> {
         self.set_rules(|rules| rules.slow_call = Some(limit))
     }
 
-    /// The longest that a failure's `retry_after` is heeded. [`Duration::ZERO`] heeds none.
+    /// Sets the longest `retry_after` of a failure that is respected: a longer one counts as this
+    /// long. With [`Duration::ZERO`] every `retry_after` is ignored.
     ///
     /// Default: 5 min.
     pub fn retry_after_cap(self, cap: Duration) -> Self {
         self.set_rules(|rules| rules.retry_after_cap = cap)
     }
 
-    /// Refuses nothing but calls to an inner service that was not polled ready. The circuit moves as if it refused, and events tell what it would have
-    /// refused; such a call runs without a permit, and its result is not recorded. The oracle says yes to everything.
+    /// Refuses nothing, and reports in events the calls that would have been refused.
+    ///
+    /// The circuit moves as if it refused. A call that it would have refused runs without a
+    /// permit, and its result is not recorded. The oracle allows every call. A call whose inner
+    /// service was not polled ready is refused all the same.
     ///
     /// Default: off.
     pub fn observe_only(self) -> Self {
         self.set_rules(|rules| rules.observe_only = true)
     }
 
-    /// Adds an observer: a closure over `&Event<'_>`, or a type of [`Observe`]. Several may be added.
+    /// Adds an observer: a closure over `&Event<'_>`, or a type that implements [`Observe`]. A
+    /// layer may have several.
     pub fn observe(self, observer: impl Observe + Send + Sync + 'static) -> Self {
         self.set(|settings| settings.environment.observers.add(StdArc::new(observer)))
     }
 
-    /// Decides what a result says of the guarded thing: a closure over `Result<&Response, &Error>`, or a type of
-    /// [`Classify`](crate::Classify). A circuit breaker clones it into every call.
+    /// Sets the classifier, which decides what a result says of the guarded thing: a closure over
+    /// `Result<&Response, &Error>`, or a type that implements [`Classify`](crate::Classify).
+    ///
+    /// It is cloned into every call.
     ///
     /// Default: [`ErrorsAsFailures`].
     pub fn classify<D>(self, classify: D) -> CircuitBreakerLayer<D, R, G, J> {
@@ -301,8 +324,9 @@ impl<C, R, G: Renew, J> CircuitBreakerLayer<C, R, G, J> {
         }
     }
 
-    /// Decides what becomes of a refused call: [`AsBoxError`], [`IntoError`](crate::IntoError), or a type of
-    /// [`Refuse`](crate::Refuse) of your own.
+    /// Sets the refusal policy, which decides how a refused call is answered: [`AsBoxError`],
+    /// [`IntoError`](crate::IntoError), or a type of your own that implements
+    /// [`Refuse`](crate::Refuse).
     ///
     /// Default: [`AsBoxError`].
     pub fn refuse<P>(self, refuse: P) -> CircuitBreakerLayer<C, P, G, J> {
@@ -315,11 +339,12 @@ impl<C, R, G: Renew, J> CircuitBreakerLayer<C, R, G, J> {
         }
     }
 
-    /// Answers a refused call with what a closure makes of it, `Fn(Request, Refusal) -> Result<Response, Error>`. The service's error
-    /// type stays as it is, `Infallible` included.
+    /// Answers a refused call with the result of a closure, `Fn(Request, Refusal) ->
+    /// Result<Response, Error>`. The error type of the service stays as it is, `Infallible`
+    /// included.
     ///
-    /// Every layer outside takes such a response for a success. So use it for a layer that stands alone or outermost; inside a
-    /// stack, refuse with errors.
+    /// Every layer outside takes such a response for a success. So use it for a layer that stands
+    /// alone or outermost. Inside a stack, refuse with errors.
     ///
     /// # Examples
     ///
@@ -335,8 +360,12 @@ impl<C, R, G: Renew, J> CircuitBreakerLayer<C, R, G, J> {
         self.refuse(RefuseWith::new(f))
     }
 
-    /// Decides when a call is judged: [`Head`], or, with the feature `http` and around a service of `http::Response`s only, `http::EndOfBody` or
-    /// `http::EndOfBody.inspect(..)`, which move the permit into the response's body and so change the type of the response.
+    /// Sets when a call is judged.
+    ///
+    /// [`Head`] judges as soon as the response is there. With the feature `http`, and around a
+    /// service that answers with an `http::Response`, there are `http::EndOfBody` and
+    /// `http::EndOfBody.inspect(..)`. They move the permit into the body of the response, and so
+    /// change the type of the response.
     ///
     /// Default: [`Head`].
     pub fn judge<K>(self, judge: K) -> CircuitBreakerLayer<C, R, G, K> {
@@ -371,27 +400,37 @@ impl Settings {
 }
 
 impl<C, R, J> CircuitBreakerLayer<C, R, One, J> {
-    /// What `poll_ready` does while the circuit would refuse.
+    /// Sets what `poll_ready` does while the circuit would refuse.
     ///
     /// Default: [`WhenOpen::Refuse`].
     ///
     /// # Panics
     ///
-    /// Not here; but with [`WhenOpen::NotReady`], `poll_ready` of an open circuit panics where there is no tokio runtime with time.
+    /// This setter does not panic. With [`WhenOpen::NotReady`], `poll_ready` panics while the
+    /// circuit is open, if there is no tokio runtime with time.
     pub fn when_open(self, when_open: WhenOpen) -> Self {
         self.set_rules(|rules| rules.when_open = when_open)
     }
 
-    /// One circuit for each key that the request holds, at most `capacity` of them. The key names its circuit, by its `Display`.
+    /// Guards each key with a circuit of its own, at most `capacity` of them. The request holds
+    /// the key. The key names its circuit, by its `Display`.
     ///
-    /// A key that has a circuit is not cloned for a call. Circuits that are closed, clean and idle are evicted first, the least
-    /// recently used one first; then those that are not, but where nothing runs any more. One with a call in flight, a cooldown or a lease that still runs, or one pinned open is never
-    /// evicted; while all are such, a new key is served unguarded, and an event says so.
+    /// A call clones its key only if the key has no circuit yet.
     ///
-    /// Keys are kept whole, so bound their length where a stranger chooses them. Their `Eq` and `Borrow` may run while the store is locked: they
-    /// must not come back to the layer.
+    /// When the store is full, a new key evicts a circuit:
     ///
-    /// [`when_open`](Self::when_open) has no meaning here: the key is not known when readiness is asked for.
+    /// 1. circuits that are closed, clean and idle go first, the least recently used one first;
+    /// 2. then those that remember something, but whose cooldown and lease are over.
+    ///
+    /// A circuit is live, and never evicted, while a call is in flight, while its cooldown or its
+    /// lease runs, and while it is pinned open. If all circuits are live, a call with a new key
+    /// runs unguarded, and an event says so.
+    ///
+    /// Keys are kept whole, so bound their length where strangers choose them. Their `Eq` and
+    /// `Borrow` may run while the store is locked, and must not call back into the layer.
+    ///
+    /// [`when_open`](Self::when_open) has no effect: the key is not known when readiness is
+    /// polled.
     ///
     /// # Panics
     ///
@@ -407,7 +446,7 @@ impl<C, R, J> CircuitBreakerLayer<C, R, One, J> {
     /// let handle = layer.handle();
     /// assert!(handle.would_allow("search"));
     /// ```
-    #[allow(clippy::type_complexity)] // It is what the setter changes, spelt out.
+    #[allow(clippy::type_complexity)] // The type says what the setter changes.
     pub fn per_key<Req, Q, F>(
         self,
         key: F,
@@ -425,8 +464,11 @@ impl<C, R, J> CircuitBreakerLayer<C, R, One, J> {
         self.keyed(Borrowed::new(key), capacity, Some(name_of))
     }
 
-    /// One circuit for each key made from the request, where the request does not hold it: a pair, for instance. Everything else is as in
-    /// [`per_key`](Self::per_key), but circuits are called as the layer is.
+    /// Guards each key with a circuit of its own, where the request does not hold the key: a pair,
+    /// for instance. The closure makes the key from the request.
+    ///
+    /// All else is as in [`per_key`](Self::per_key), but each circuit has the
+    /// [`name`](Self::name) of the layer.
     ///
     /// # Panics
     ///
@@ -470,7 +512,7 @@ impl<C, R, J> CircuitBreakerLayer<C, R, One, J> {
         }
     }
 
-    /// A handle on the circuit. Take it last: a setter gives the layer state of its own.
+    /// Returns a handle on the circuit. Take it last: a setter gives the layer state of its own.
     #[must_use]
     pub fn handle(&self) -> CircuitBreakerHandle {
         CircuitBreakerHandle::new(self.gate.machine_ref())
@@ -478,7 +520,7 @@ impl<C, R, J> CircuitBreakerLayer<C, R, One, J> {
 }
 
 impl<C, R, K, S, J> CircuitBreakerLayer<C, R, PerKey<K, S>, J> {
-    /// A handle on the circuits. Take it last: a setter gives the layer state of its own.
+    /// Returns a handle on the circuits. Take it last: a setter gives the layer state of its own.
     #[must_use]
     pub fn handle(&self) -> KeyedCircuitBreakerHandle<K> {
         KeyedCircuitBreakerHandle::new(self.gate.circuits())
@@ -486,9 +528,12 @@ impl<C, R, K, S, J> CircuitBreakerLayer<C, R, PerKey<K, S>, J> {
 }
 
 impl<C, R, F, J> CircuitBreakerLayer<C, R, PerKey<String, Borrowed<F, str>>, J> {
-    /// Sends a call that its key's circuit refuses to the first of the key's substitutes whose circuit lets it through. `rewrite` puts the
-    /// substitute's name into the request; if it panics, the call that it rewrote was cancelled. When all refuse, the refusal names the key that was asked
-    /// for, and the shortest of the waits.
+    /// Sends a call that the key's circuit refuses to the first substitute whose circuit admits
+    /// it.
+    ///
+    /// `rewrite` puts the name of the substitute into the request. If it panics, the call is a
+    /// dropped call of the substitute. If all circuits refuse, the refusal names the key of the
+    /// request, and carries the shortest of the waits.
     ///
     /// See [`HealthRouter`] for an example.
     pub fn substitute<Req, W>(
@@ -526,7 +571,7 @@ impl<S, C: Clone, R: Clone, G: Clone, J: Clone> Layer<S> for CircuitBreakerLayer
     }
 }
 
-/// Clones share the circuit, until a setter gives one of them state of its own.
+/// Clones share the circuit until a setter gives one of them state of its own.
 impl<C: Clone, R: Clone, G: Clone, J: Clone> Clone for CircuitBreakerLayer<C, R, G, J> {
     fn clone(&self) -> Self {
         Self {

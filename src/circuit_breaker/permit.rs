@@ -75,8 +75,11 @@ impl CallPermit {
     #[cfg(feature = "http")]
     pub(super) fn hand_over(&mut self) -> HeldPermit {
         let ticket = ErasedTicket {
-            started: self.started,
-            parts: [u64::from(self.ticket.generation), 0, 0],
+            parts: [
+                u64::from(self.ticket.generation),
+                self.started.as_nanos(),
+                0,
+            ],
             is_probe: self.is_probe(),
         };
         let issuer = self.machine_ref.take();
@@ -131,10 +134,10 @@ impl CallPermit {
     }
 }
 
-// The functions below are out of line, and take the parts of a permit instead of the permit. A
-// value that is lent to a function which is not inlined has to be in memory; so a future that is
-// polled where it was made stays in registers. The slow path takes the reference too, so that its
-// drop is compiled here and not into every future.
+// The functions below are out of line, and take the parts of a permit instead of the permit. If a
+// permit were borrowed by a function that is not inlined, it would have to be in memory. Its
+// parts, and with them a future that is polled where it was made, can stay in registers. The slow
+// path takes the reference too, so that its drop is compiled here and not into every future.
 
 /// Counts a success, if that needs neither the clock nor the lock. Answers whether it did.
 #[inline(never)]
@@ -221,11 +224,11 @@ fn settle(machine: &SharedMachine<Circuit>, ticket: Ticket, outcome: Outcome) ->
 #[cfg(feature = "http")]
 impl PermitIssuer for MachineRef<Circuit> {
     fn record(&self, ticket: &ErasedTicket, outcome: Outcome) {
-        record_in(self.machine(), ticket.started, ticket.into(), outcome);
+        record_in(self.machine(), started(ticket), ticket.into(), outcome);
     }
 
     fn cancel(&self, ticket: &ErasedTicket) {
-        cancel_in(self.machine(), ticket.started, ticket.into());
+        cancel_in(self.machine(), started(ticket), ticket.into());
     }
 
     fn renew(&self, ticket: &ErasedTicket) {
@@ -234,6 +237,11 @@ impl PermitIssuer for MachineRef<Circuit> {
             Circuit::renewed(packed, deadline, ticket, machine.rules(), now)
         });
     }
+}
+
+#[cfg(feature = "http")]
+fn started(ticket: &ErasedTicket) -> Timestamp {
+    Timestamp::from_nanos(ticket.parts[1])
 }
 
 #[cfg(feature = "http")]

@@ -13,20 +13,21 @@ use crate::machinery::unwind::on_unwind;
 use crate::vocabulary::{AsBoxError, Refusal, Refuse};
 use crate::vocabulary::{Classify, ErrorsAsFailures};
 
-/// A service behind a circuit, or behind one circuit per key.
+/// Guards a service with a circuit, or with one circuit for each key.
 ///
 /// See the [module documentation](super) for what it does.
 ///
-/// It asks nothing of the inner service but that it is one: not `Clone`, not `Send`, not `'static`. The inner service that was polled
-/// ready is the one that is called, and one that was not is never called.
+/// The inner service need not be `Clone`, `Send` or `'static`. The inner service that was polled
+/// ready is the one that is called, and it is never called without having been polled ready.
 ///
-/// A service whose call is refused keeps what its inner service had reserved when it was polled ready, as in tower's
-/// `Filter`. Use it or drop it.
+/// If a call is refused, the service keeps what its inner service reserved when it was polled
+/// ready, as in tower's `Filter`. Use the service or drop it.
 ///
 /// # Cancel safety
 ///
-/// A caller that stops waiting for readiness, or is ready and goes away, leaves the circuit as it was: the probe's slot is taken in `call`
-/// alone. For a call that is dropped see [`ResponseFuture`].
+/// A caller that stops waiting for readiness leaves the circuit as it was, and so does one that is
+/// ready and makes no call: the probe's slot is taken in `call` alone. For a call that is dropped
+/// see [`ResponseFuture`].
 pub struct CircuitBreaker<S, C = ErrorsAsFailures, R = AsBoxError, G = One, J = Head> {
     inner: S,
     gate: G,
@@ -61,7 +62,7 @@ impl<S, C, R, G, J> CircuitBreaker<S, C, R, G, J> {
         self.inner
     }
 
-    /// Makes a call that was admitted.
+    /// Makes an admitted call.
     #[inline]
     fn run<Req, T>(
         &mut self,
@@ -77,8 +78,8 @@ impl<S, C, R, G, J> CircuitBreaker<S, C, R, G, J> {
         ResponseFuture::called(future, permit, self.classify.clone(), self.judge.clone())
     }
 
-    /// Answers a call that was refused.
-    #[allow(clippy::type_complexity)] // A name for it would have as many parameters.
+    /// Answers a refused call.
+    #[allow(clippy::type_complexity)] // A type alias would have as many parameters.
     #[inline]
     fn answer<Req>(
         &self,
@@ -95,7 +96,7 @@ impl<S, C, R, G, J> CircuitBreaker<S, C, R, G, J> {
     }
 }
 
-#[allow(private_bounds)] // Which gates there are is ours.
+#[allow(private_bounds)] // Users write no gates of their own.
 impl<S, C, R, G, J, Req> Service<Req> for CircuitBreaker<S, C, R, G, J>
 where
     S: Service<Req>,
@@ -111,7 +112,8 @@ where
     #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         if !ready!(self.gate.poll_ask(cx)) {
-            // Refused at the next call. Inner readiness is not asked for, so that a service that is stuck cannot hold up the answer.
+            // The next call is refused. Inner readiness is not polled, so that a stuck service
+            // cannot hold up the refusal.
             return Poll::Ready(Ok(()));
         }
         match self.inner.poll_ready(cx) {
@@ -128,13 +130,14 @@ where
         }
     }
 
-    #[allow(clippy::inline_always)] // It is called in one place of a program; the call would cost a third of the whole.
+    // A program calls it in one place, and the call itself would cost a third of the whole.
+    #[allow(clippy::inline_always)]
     #[inline(always)]
     fn call(&mut self, mut req: Req) -> Self::Future {
-        if let Some(permit) = self.gate.admit_at_once() {
+        if let Some(permit) = self.gate.admit_lock_free() {
             return self.run(req, permit);
         }
-        if let Some(refusal) = self.gate.refuse_at_once() {
+        if let Some(refusal) = self.gate.refuse_lock_free() {
             return self.answer(req, refusal);
         }
         match self.gate.admit(&mut req) {
@@ -144,7 +147,8 @@ where
     }
 }
 
-/// Clones share the circuit. New clones carry no readiness: each is polled ready for itself.
+/// Clones share the circuit. New clones don't carry the readiness state: each is polled ready for
+/// itself.
 impl<S: Clone, C: Clone, R: Clone, G: Clone, J: Clone> Clone for CircuitBreaker<S, C, R, G, J> {
     fn clone(&self) -> Self {
         Self {

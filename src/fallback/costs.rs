@@ -1,4 +1,5 @@
-//! How often a turn reads the clock, which is the dearest thing that it may do; and that a healthy one writes nothing that others read.
+//! Tests of the cost of a turn. A clock read is the most expensive part of a turn. A healthy turn
+//! writes nothing that other threads read.
 
 use std::future::{Ready, ready};
 use std::task::{Context, Poll};
@@ -16,10 +17,9 @@ use crate::machinery::clock::{Clock, reads};
 use crate::machinery::observers::Observers;
 use crate::machinery::shared_machine::Environment;
 use crate::machinery::sync::Arc;
-use crate::vocabulary::FallbackState;
-use crate::vocabulary::{Cancelled, Failure};
+use crate::vocabulary::{Cancelled, Failure, FallbackState};
 
-/// Fails for `true`, and answers anything else at once.
+/// Fails for `true`, and succeeds for `false`, at once.
 #[derive(Clone, Debug)]
 struct Model;
 
@@ -61,7 +61,7 @@ fn a_healthy_primary_reads_no_clock_for_a_success_and_none_for_a_failure_below_t
 }
 
 #[test]
-fn only_a_rule_that_asks_how_long_a_turn_ran_costs_a_clock_read_at_admission() {
+fn only_a_rule_that_needs_the_time_a_turn_ran_costs_a_clock_read_at_admission() {
     for (rule, reads) in [
         (Cancelled::Failure, 0),
         (Cancelled::FailureAfter(Duration::from_secs(1)), 1),
@@ -75,7 +75,7 @@ fn only_a_rule_that_asks_how_long_a_turn_ran_costs_a_clock_read_at_admission() {
 }
 
 #[test]
-fn a_success_passes_with_a_look_at_the_word_exactly_where_it_would_change_nothing() {
+fn a_success_passes_lock_free_exactly_where_it_would_change_nothing() {
     let gate = Gate::made(Environment {
         rules: Rules::new("primary".into()),
         clock: Clock::start(),

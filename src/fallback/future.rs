@@ -10,8 +10,9 @@ use std::task::{Context, Poll, ready};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use super::backends::{Served, Spare};
 use super::permit::CallPermit;
+use super::same_turn::Spare;
+use super::served_by::Served;
 use crate::machinery::judge::{Head, Judge};
 use crate::vocabulary::Refuse;
 use crate::vocabulary::{Classify, Outcome};
@@ -23,8 +24,8 @@ pin_project! {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before its response is there, it is a cancelled turn of the model that was serving it,
-    /// and [`on_cancel`](super::FallbackLayer::on_cancel) says what that means.
+    /// Dropped before its response is there, it is a cancelled turn of the model that was serving
+    /// it, and [`on_cancel`](super::FallbackLayer::on_cancel) says what that means.
     ///
     /// # Panics
     ///
@@ -78,7 +79,7 @@ pin_project! {
     }
 }
 
-/// What a turn needs once its response is there.
+/// The parts of the layer that a turn needs once its response is there.
 #[derive(Clone, Copy)]
 pub struct Policies<C, V, Q, J = Head> {
     pub(super) classify: C,
@@ -138,7 +139,8 @@ where
 {
     type Output = Result<Out, Err>;
 
-    // A program polls it in one place. A call that is not inlined would cost a good part of the whole.
+    // A program polls it in one place. If it were not inlined, the call would cost a good part of
+    // the whole.
     #[allow(clippy::inline_always)]
     #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {

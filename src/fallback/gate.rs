@@ -11,9 +11,7 @@ use crate::machinery::shared_machine::{
     Environment, MachineRef, RefOwner, SharedMachine, WaiterGuard,
 };
 use crate::machinery::sync::Arc;
-use crate::vocabulary::Event;
-use crate::vocabulary::Failure;
-use crate::vocabulary::{Name, Refusal};
+use crate::vocabulary::{Event, Failure, Name, Refusal};
 
 type ChainRef = Arc<MachineRef<Chain>>;
 
@@ -21,11 +19,11 @@ type ChainRef = Arc<MachineRef<Chain>>;
 pub(super) struct Gate {
     machine_ref: ChainRef,
     waiter: Option<WaiterGuard>,
-    /// Whose count `anchor` is.
-    count: RefOwner,
+    /// Whose reference count `machine_ref` holds.
+    owner: RefOwner,
 }
 
-/// The oracle. It reads no clock while the primary serves.
+/// The oracle. It reads no clock in state Primary.
 pub(super) fn would_serve(machine: &SharedMachine<Chain>) -> Result<Server, Denied> {
     if let Some(ticket) = Chain::begin_lock_free(machine.packed()) {
         return Ok(ticket.server);
@@ -39,11 +37,11 @@ impl Gate {
         Self {
             machine_ref,
             waiter: None,
-            count: RefOwner::Shared,
+            owner: RefOwner::Shared,
         }
     }
 
-    /// A chain of its own.
+    /// A gate with a chain of its own.
     pub(super) fn made(mut environment: Environment<Rules>) -> Self {
         environment.rules.observed = !environment.observers.is_empty();
         let chain = Chain::new(&environment.rules);
@@ -56,17 +54,17 @@ impl Gate {
         &self.machine_ref
     }
 
-    /// Whether the word alone sends every turn to the primary.
+    /// Whether the packed state alone sends every turn to the primary.
     #[inline]
     pub(super) fn admits_all(&self) -> bool {
         self.machine_ref.machine().packed().admits_all()
     }
 
-    /// The gate for a turn of the primary, where the word alone decides.
+    /// The gate for a turn of the primary. `None` if the packed state alone does not decide.
     #[inline]
-    pub(super) fn begin_at_once(&self) -> Option<CallPermit> {
+    pub(super) fn begin_lock_free(&self) -> Option<CallPermit> {
         let packed = self.machine_ref.machine().packed();
-        if self.count == RefOwner::Own && packed.admits_all() {
+        if self.owner == RefOwner::Own && packed.admits_all() {
             Some(CallPermit::plain(Arc::clone(&self.machine_ref), packed))
         } else {
             None
@@ -77,7 +75,8 @@ impl Gate {
         would_serve(self.machine_ref.machine())
     }
 
-    /// Who serves instead of `server` if that is not ready: the first live entry, when a probe is due.
+    /// The entry that serves instead if `server` is not ready: the first live one, when a probe is
+    /// due.
     pub(super) fn stand_in(&self, server: Server) -> Option<usize> {
         if server != Server::Primary(Role::Probe) {
             return None;
@@ -101,7 +100,7 @@ impl Gate {
         Ok(CallPermit::new(self.hold(), ticket))
     }
 
-    /// What becomes of a turn that the gate denies.
+    /// Makes the refusal of a turn that the gate denied, and tells the observers.
     pub(super) fn refuse(&self, denied: Denied) -> Refusal {
         let machine = self.machine_ref.machine();
         let refusal = denied.refusal(Refusal::fallback, machine.name().cloned());
@@ -114,7 +113,7 @@ impl Gate {
         refusal
     }
 
-    /// A service failed to become ready: a failed turn of the one that it would have served.
+    /// Counts a service that failed to become ready as a failed turn of `server`.
     pub(super) fn readiness_failed(&mut self, server: Server, failure: Failure) {
         let readied = match server {
             Server::Primary(_) => Readied::Primary,
@@ -122,7 +121,8 @@ impl Gate {
         };
         if let Ok(mut permit) = self.begin(readied) {
             match (server, permit.server()) {
-                // Another turn took the probe, or the primary tripped: no turn of it began.
+                // Another turn took the probe, or the primary tripped. Therefore no turn of the
+                // primary began.
                 (Server::Primary(_), Server::Entry(_)) => permit.discard(),
                 _ => {
                     permit.record(failure.into());
@@ -131,18 +131,20 @@ impl Gate {
         }
     }
 
-    /// Has `cx` woken at every transition, and at every change of an entry's liveness.
+    /// Registers `cx` to be woken at every transition, and whenever an entry may have become live
+    /// or failed.
     pub(super) fn wait(&mut self, cx: &mut Context<'_>) {
         self.machine_ref.machine().wait(&mut self.waiter, cx);
     }
 
-    /// The anchor for one more permit.
+    /// A counted reference for one more permit.
     fn hold(&mut self) -> ChainRef {
-        self.count.hold(&mut self.machine_ref)
+        self.owner.hold(&mut self.machine_ref)
     }
 }
 
-/// New clones carry no place among those who wait, and share the count until they are called twice.
+/// New clones are not registered as waiters. They share the reference count until they are called
+/// twice.
 impl Clone for Gate {
     fn clone(&self) -> Self {
         Self::new(Arc::clone(&self.machine_ref))

@@ -1,22 +1,25 @@
-//! A handle: the chain without the services.
+//! The handle: a chain without its services.
 
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc as StdArc;
 
-use super::chain::{Chain, FallbackSnapshot};
+use super::chain::Chain;
 use super::gate;
+use super::snapshot::FallbackSnapshot;
 use crate::machinery::shared_machine::{MachineRef, SharedMachine};
 use crate::machinery::sync::Arc;
 use crate::vocabulary::FallbackState;
 
-/// A handle on the chain of a [`FallbackLayer`](super::FallbackLayer): to look at it, and to move it by hand.
+/// A handle on the chain of a [`FallbackLayer`](super::FallbackLayer): shows it, and moves it by
+/// hand.
 ///
 /// # Examples
 ///
 /// ```
 /// # use tower_breaker::{FallbackLayer, FallbackState};
-/// let layer = FallbackLayer::rewriting("gpt-5", |request: &mut String, model: &str| *request = model.into())
+/// let rewrite = |request: &mut String, model: &str| *request = model.into();
+/// let layer = FallbackLayer::rewriting("gpt-5", rewrite)
 ///     .model("gpt-5-mini")
 ///     .model("gpt-4");
 /// let fallback = layer.handle();
@@ -46,13 +49,16 @@ impl FallbackHandle {
         self.machine_ref.machine()
     }
 
-    /// The state. A cooldown that is over still reads as [`FallbackState::Fallback`], until a turn moves it.
+    /// The state. After the cooldown it still reads as [`FallbackState::Fallback`], until a turn
+    /// moves it.
     #[must_use]
     pub fn state(&self) -> FallbackState {
         self.snapshot().state
     }
 
-    /// The name of who would serve the next turn; `None` if it would be refused. Asking changes nothing, however often.
+    /// The name of the model that would serve the next turn. `None` if the turn would be refused.
+    ///
+    /// Asking changes nothing, however often.
     #[must_use]
     pub fn active_model(&self) -> Option<StdArc<str>> {
         let machine = self.machine();
@@ -60,7 +66,8 @@ impl FallbackHandle {
         Some(StdArc::clone(machine.rules().name(server)))
     }
 
-    /// Whether the chain has ever come to serve, since the layer was made or [`reset`](Self::reset).
+    /// Whether the primary has ever tripped since the layer was made, or since
+    /// [`reset`](Self::reset).
     #[must_use]
     pub fn fallback_activated(&self) -> bool {
         self.machine().read(|chain, _, _| chain.is_activated())
@@ -74,17 +81,19 @@ impl FallbackHandle {
         machine.read(|chain, packed, rules| chain.snapshot(packed, rules, now))
     }
 
-    /// Takes an entry out of the chain, until [`enable`](Self::enable): no turn is sent there any more. A turn whose service was polled ready before
-    /// is still served there.
+    /// Takes an entry out of the chain, until [`enable`](Self::enable). No turn is sent to it any
+    /// more.
+    ///
+    /// A turn whose service was polled ready before is still served by it.
     ///
     /// # Errors
     ///
-    /// If the chain has no entry of that name. The primary is none.
+    /// If the chain has no entry of that name. The primary is not an entry.
     pub fn disable(&self, name: &str) -> Result<(), UnknownEntry> {
         self.set_disabled(name, true)
     }
 
-    /// Puts an entry back that was disabled. Its strikes are as they were.
+    /// Puts a disabled entry back into the chain. Its strikes are as they were.
     ///
     /// # Errors
     ///
@@ -104,7 +113,9 @@ impl FallbackHandle {
         Ok(())
     }
 
-    /// Begins a new life: the primary serves, and everything is forgotten but what is disabled. Results of turns that are in flight are stale.
+    /// Begins anew: the primary serves, and strikes, counts and hints are forgotten.
+    ///
+    /// Disabled entries stay disabled. Results of turns in flight are stale.
     pub fn reset(&self) {
         let machine = self.machine();
         let now = machine.now();
@@ -120,7 +131,7 @@ impl fmt::Debug for FallbackHandle {
     }
 }
 
-/// A name that no entry of a chain has.
+/// The error for a name that no entry of a chain has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownEntry {
     name: StdArc<str>,

@@ -8,27 +8,33 @@ use std::time::Duration;
 use tower_layer::Layer;
 
 use super::Exhausted;
-use super::backends::{Models, NoBackups, Once, SameTurn, ServedBy, Services};
+use super::backends::{Models, NoBackups, Services};
 use super::chain::Rules;
 use super::gate::Gate;
 use super::handle::FallbackHandle;
+use super::same_turn::{Once, SameTurn};
+use super::served_by::ServedBy;
 use super::service::Fallback;
 use crate::machinery::clock::Clock;
 use crate::machinery::judge::Head;
 use crate::machinery::observers::Observers;
 use crate::machinery::shared_machine::Environment;
-use crate::vocabulary::{AsBoxError, RefuseWith};
-use crate::vocabulary::{Cancelled, RefusalsAsFailures};
-use crate::vocabulary::{Event, FallbackState, Observe};
+use crate::vocabulary::{
+    AsBoxError, Cancelled, Event, FallbackState, Observe, RefusalsAsFailures, RefuseWith,
+};
 
 /// Puts a chain of backups behind a model.
 ///
-/// The layer is the builder: [`new`](Self::new) and [`rewriting`](Self::rewriting) have good defaults, setters change them. **The state lives in the layer.** Every
-/// service that it makes and every clone of it share one chain, as frameworks that layer per route or per request need; a
-/// setter gives the layer state of its own. So set first, and take services and the [`handle`](Self::handle) last.
+/// The layer is the builder: [`new`](Self::new) and [`rewriting`](Self::rewriting) have good
+/// defaults, and setters change them.
+///
+/// **The state lives in the layer.** Every service that it makes and every clone of it share one
+/// chain, as frameworks need that layer per route or per request. A setter gives the layer state
+/// of its own. So call the setters first, and take services and the [`handle`](Self::handle)
+/// last.
 ///
 /// See the [module documentation](super) for what the chain does.
-#[must_use = "a layer does nothing deadline it is given a service"]
+#[must_use = "a layer does nothing until it is given a service"]
 pub struct FallbackLayer<
     K = NoBackups,
     C = RefusalsAsFailures,
@@ -48,28 +54,32 @@ pub struct FallbackLayer<
 }
 
 impl FallbackLayer {
-    /// A chain with the default settings, without any backup yet: 3 failures in a row trip the primary, its cooldown is 60 s, and 2 successful probes in a row bring it
-    /// back; a probe's lease is 120 s; 2 failed turns spend a backup's budget.
+    /// Makes a layer with the default settings and an empty chain.
     ///
-    /// Without a backup it trips for the record, and keeps serving the primary.
+    /// 3 failures in a row trip the primary. Its cooldown is 60 s, a probe's lease is 120 s, and 2
+    /// successful probes in a row bring the primary back. 2 failed turns spend a backup's budget.
+    ///
+    /// Without a backup the layer trips for the record, and the primary still serves.
     ///
     /// # Panics
     ///
-    /// If `primary`, its name, is empty.
+    /// If `primary`, the name of the primary, is empty.
     pub fn new(primary: impl Into<Cow<'static, str>>) -> Self {
         FallbackLayer::of(&primary.into(), NoBackups)
     }
 }
 
 impl<W> FallbackLayer<Models<W>> {
-    /// A chain of models behind one service: [`model`](Self::model) adds them. Before a turn is served, the primary's too, `rewrite`,
-    /// `Fn(&mut Request, &str)`, puts the name of the model that serves it into the request.
+    /// Makes a layer for a chain of models behind one service. [`model`](Self::model) adds them.
+    ///
+    /// Before each turn, also one of the primary, `rewrite` puts the name of the model that serves
+    /// into the request. It is a `Fn(&mut Request, &str)`.
     ///
     /// The defaults are those of [`new`](FallbackLayer::new).
     ///
     /// # Panics
     ///
-    /// If `primary`, its name, is empty.
+    /// If `primary`, the name of the primary, is empty.
     ///
     /// # Examples
     ///
@@ -77,7 +87,8 @@ impl<W> FallbackLayer<Models<W>> {
     /// # use tower_breaker::FallbackLayer;
     /// struct ChatRequest { model: String }
     ///
-    /// let layer = FallbackLayer::rewriting("gpt-5", |req: &mut ChatRequest, model: &str| req.model = model.into())
+    /// let rewrite = |req: &mut ChatRequest, model: &str| req.model = model.into();
+    /// let layer = FallbackLayer::rewriting("gpt-5", rewrite)
     ///     .model("gpt-5-mini")
     ///     .model("gpt-4");
     /// # let _ = layer;
@@ -112,8 +123,10 @@ impl<K> FallbackLayer<K> {
 }
 
 impl<C, R, V, Q, J> FallbackLayer<NoBackups, C, R, V, Q, J> {
-    /// Adds the first backup to the chain. It may be of another type than the primary, with the same response and error, and is `Clone`; further
-    /// backups are of its type. Box them if they differ.
+    /// Adds the first backup to the chain.
+    ///
+    /// It may be of another type than the primary, with the same response and error, and must be
+    /// `Clone`. Further backups must be of its type: box them if they differ.
     ///
     /// # Panics
     ///
@@ -159,7 +172,7 @@ impl<W, C, R, V, Q, J> FallbackLayer<Models<W>, C, R, V, Q, J> {
     }
 }
 
-/// What a layer is made of besides its state; a setter may change one of their types.
+/// The parts of a layer besides its state. A setter may change the type of one of these parts.
 struct Parts<K, C, R, V, Q, J> {
     backends: K,
     classify: C,
@@ -170,7 +183,7 @@ struct Parts<K, C, R, V, Q, J> {
 }
 
 impl<K, C, R, V, Q, J> FallbackLayer<K, C, R, V, Q, J> {
-    /// How many turns of the primary must fail in a row to trip it.
+    /// Sets how many turns of the primary must fail in a row to trip it.
     ///
     /// Default: 3.
     ///
@@ -182,15 +195,17 @@ impl<K, C, R, V, Q, J> FallbackLayer<K, C, R, V, Q, J> {
         self.set_rules(|rules| rules.trip_threshold = failures)
     }
 
-    /// The cooldown: how long the chain serves before the primary is probed. With [`Duration::ZERO`] the very next turn is a probe; with [`Duration::MAX`] the chain serves
-    /// until a reset.
+    /// Sets the cooldown: how long the chain serves before the primary is probed.
+    ///
+    /// With [`Duration::ZERO`] the very next turn is a probe. With [`Duration::MAX`] the chain
+    /// serves until a reset.
     ///
     /// Default: 60 s.
     pub fn recovery_timeout(self, cooldown: Duration) -> Self {
         self.set_rules(|rules| rules.recovery_timeout = cooldown)
     }
 
-    /// How many probes must succeed, one after the other, to bring the primary back.
+    /// Sets how many probes must succeed in a row to bring the primary back.
     ///
     /// Default: 2.
     ///
@@ -205,7 +220,9 @@ impl<K, C, R, V, Q, J> FallbackLayer<K, C, R, V, Q, J> {
         self.set_rules(|rules| rules.recovery_successes_needed = probes)
     }
 
-    /// A backup's budget: how many of its turns may fail before it is failed. The count is kept until the primary is back.
+    /// Sets a backup's budget: that many failed turns spend it.
+    ///
+    /// A spent backup serves no turn. The count is kept until the primary is back.
     ///
     /// Default: 2.
     ///
@@ -217,8 +234,11 @@ impl<K, C, R, V, Q, J> FallbackLayer<K, C, R, V, Q, J> {
         self.set_rules(|rules| rules.max_fail_count = failures)
     }
 
-    /// The lease: how long a probe may take before it counts as a transient failure. KeyedMachine it longer than the longest call of the model that may succeed, retries included,
-    /// or such a call can never bring the primary back. With [`Duration::MAX`] a probe that never ends holds its slot until a reset.
+    /// Sets the lease: how long a probe may take before it counts as a transient failure.
+    ///
+    /// Keep it longer than the longest call of the model that may succeed, retries included. Such
+    /// a call could otherwise never bring the primary back. With [`Duration::MAX`] a probe that
+    /// never ends holds its slot until a reset.
     ///
     /// Default: 120 s.
     ///
@@ -230,10 +250,11 @@ impl<K, C, R, V, Q, J> FallbackLayer<K, C, R, V, Q, J> {
         self.set_rules(|rules| rules.probe_timeout = lease)
     }
 
-    /// How many probes may fail transiently, one after the other, before the chain serves for one more cooldown.
+    /// Sets how many probes may fail transiently in a row before the chain serves for one more
+    /// cooldown.
     ///
-    /// Set it. Without it the state stays `Recovering` as long as the primary fails, and a lone caller, whose turns come one after the
-    /// other, spends every one of them on a primary that is dead.
+    /// Set it. Without it the state stays `Recovering` as long as the primary fails. A lone
+    /// caller, whose turns come one after the other, then spends every turn on a dead primary.
     ///
     /// Default: no limit.
     ///
@@ -245,9 +266,10 @@ impl<K, C, R, V, Q, J> FallbackLayer<K, C, R, V, Q, J> {
         self.set_rules(|rules| rules.probation_limit = Some(probes))
     }
 
-    /// Gives a backup a fresh budget this long after its budget was spent. With [`Duration::MAX`] none gets one.
+    /// Gives a backup a fresh budget this long after its budget was spent. With [`Duration::MAX`]
+    /// none gets one.
     ///
-    /// Default: off; a spent budget stays so until the primary is back.
+    /// Default: off. A spent budget stays spent until the primary is back.
     ///
     /// # Panics
     ///
@@ -257,42 +279,48 @@ impl<K, C, R, V, Q, J> FallbackLayer<K, C, R, V, Q, J> {
         self.set_rules(|rules| rules.bench = Some(time))
     }
 
-    /// Lets a backup's success clear its strikes, so that its budget is for failures in a row. A budget that is spent stays so.
+    /// Lets a backup's success clear its strikes, so that only failures in a row spend its budget.
     ///
-    /// Default: off; a success changes nothing.
+    /// A spent budget stays spent.
+    ///
+    /// Default: off. A success changes nothing.
     pub fn strikes_reset_on_success(self) -> Self {
         self.set_rules(|rules| rules.strikes_reset_on_success = true)
     }
 
-    /// The longest that a failure's `retry_after` is heeded. [`Duration::ZERO`] heeds none. Only the primary's is.
+    /// Sets the longest `retry_after` that a failure of the primary may ask for. A longer one
+    /// counts as this long, and with [`Duration::ZERO`] none counts.
+    ///
+    /// A backup's `retry_after` never moves the cooldown.
     ///
     /// Default: 5 min.
     pub fn retry_after_cap(self, cap: Duration) -> Self {
         self.set_rules(|rules| rules.retry_after_cap = cap)
     }
 
-    /// What a turn says that was dropped before its verdict: of the primary, or of the entry that was serving it.
+    /// Sets what a turn that was dropped before its verdict says of the model that was serving it.
     ///
     /// Default: [`Cancelled::Ignore`].
     pub fn on_cancel(self, rule: Cancelled) -> Self {
         self.set_rules(|rules| rules.on_cancel = rule)
     }
 
-    /// What becomes of a turn while the primary is down and no entry of its chain is live.
+    /// Sets what becomes of a turn while the primary is down and no entry of its chain is live.
     ///
     /// Default: [`Exhausted::Refuse`].
     pub fn when_exhausted(self, exhausted: Exhausted) -> Self {
         self.set_rules(|rules| rules.when_exhausted = exhausted)
     }
 
-    /// Adds an observer: a closure over `&Event<'_>`, or a type of the trait. Several may be added.
+    /// Adds an observer: a closure over `&Event<'_>`, or a type that implements [`Observe`].
+    /// Several may be added.
     pub fn observe(mut self, observer: impl Observe + Send + Sync + 'static) -> Self {
         self.environment.observers.add(StdArc::new(observer));
         self.renewed()
     }
 
-    /// Calls `f` with the primary's name and that of the first live entry, if there is one, each time the chain comes to serve. It runs as
-    /// observers do.
+    /// Calls `f` each time the state becomes `Fallback`, with the name of the primary and that of
+    /// the first live entry, if there is one. It runs as observers do.
     ///
     /// # Examples
     ///
@@ -317,7 +345,9 @@ impl<K, C, R, V, Q, J> FallbackLayer<K, C, R, V, Q, J> {
         })
     }
 
-    /// Decides what a result says of the model that served: a closure over `Result<&Response, &Error>`, or a type of
+    /// Sets the classifier, which decides what a result says of the model that served.
+    ///
+    /// It is a closure over `Result<&Response, &Error>`, or a type that implements
     /// [`Classify`](crate::Classify). A fallback clones it into every call.
     ///
     /// Default: [`RefusalsAsFailures`].
@@ -332,8 +362,10 @@ impl<K, C, R, V, Q, J> FallbackLayer<K, C, R, V, Q, J> {
         })
     }
 
-    /// Decides what becomes of a refused call: [`AsBoxError`], [`IntoError`](crate::IntoError), or a type of
-    /// [`Refuse`](crate::Refuse) of your own.
+    /// Sets the refusal policy, which decides what becomes of a refused call.
+    ///
+    /// It is [`AsBoxError`], [`IntoError`](crate::IntoError), or a type of your own that
+    /// implements [`Refuse`](crate::Refuse).
     ///
     /// Default: [`AsBoxError`].
     pub fn refuse<P>(self, refuse: P) -> FallbackLayer<K, C, P, V, Q, J> {
@@ -347,16 +379,19 @@ impl<K, C, R, V, Q, J> FallbackLayer<K, C, R, V, Q, J> {
         })
     }
 
-    /// Answers a refused call with what a closure makes of it, `Fn(Request, Refusal) -> Result<Response, Error>`. The service's error
-    /// type stays as it is, `Infallible` included.
+    /// Answers a refused call with what `f` makes of it.
     ///
-    /// Every layer outside takes such a response for a success. So use it for a layer that stands alone or outermost; inside a
-    /// stack, refuse with errors.
+    /// `f` is a `Fn(Request, Refusal) -> Result<Response, Error>`. The service's error type stays
+    /// as it is, also `Infallible`.
+    ///
+    /// Every layer outside takes such a response for a success. So use it for a layer that stands
+    /// alone or outermost. Inside a stack, refuse with errors.
     pub fn refuse_with<F>(self, f: F) -> FallbackLayer<K, C, RefuseWith<F>, V, Q, J> {
         self.refuse(RefuseWith::new(f))
     }
 
-    /// Tells a response who served it: `f`, `Fn(&mut Response, &str)`, gets every response that a model gave, and the model's name.
+    /// Calls `f`, a `Fn(&mut Response, &str)`, with every response that a model gave, and the
+    /// name of that model.
     ///
     /// It runs after the verdict. A fallback clones it into every call.
     ///
@@ -383,12 +418,18 @@ impl<K, C, R, V, Q, J> FallbackLayer<K, C, R, V, Q, J> {
         })
     }
 
-    /// Lets a failed attempt go on down the live chain within the turn, each entry at most once. `clone`, `Fn(&Request) -> Option<Request>`, makes the spare request; with
-    /// `None` the failed attempt's own result is the turn's.
+    /// Lets a failed attempt go on down the live chain within the turn, each entry at most once.
     ///
-    /// A failed attempt is one that the classifier calls a failure; a neutral result is the turn's, and so is the error of a service that `poll_ready` found
-    /// to have failed. Every call clones the chain's services into its future (those of a rewriting layer: the primary, which must be `Clone`). Where an
-    /// answer has begun to stream, there is nothing to go on from: its head was the result.
+    /// `clone`, a `Fn(&Request) -> Option<Request>`, makes the spare request. If it makes none,
+    /// the result of the failed attempt is the result of the turn.
+    ///
+    /// An attempt has failed if the classifier calls its result a failure. A neutral result is
+    /// the result of the turn, and so is the error of a service that failed in the fallback's own
+    /// `poll_ready`. Once an answer has begun to stream, the turn goes on to nothing else: its
+    /// head was the result.
+    ///
+    /// Every call clones the services of the chain into its future. With
+    /// [`rewriting`](FallbackLayer::rewriting) that is the primary, which must be `Clone`.
     ///
     /// Default: a request is not replayed.
     ///
@@ -396,7 +437,8 @@ impl<K, C, R, V, Q, J> FallbackLayer<K, C, R, V, Q, J> {
     ///
     /// ```
     /// # use tower_breaker::FallbackLayer;
-    /// let layer = FallbackLayer::new("gpt-5").same_turn(|request: &String| Some(request.clone()));
+    /// let layer = FallbackLayer::new("gpt-5")
+    ///     .same_turn(|request: &String| Some(request.clone()));
     /// # let _ = layer;
     /// ```
     pub fn same_turn<F>(self, clone: F) -> FallbackLayer<K, C, R, V, SameTurn<F>, J> {
@@ -410,9 +452,15 @@ impl<K, C, R, V, Q, J> FallbackLayer<K, C, R, V, Q, J> {
         })
     }
 
-    /// Decides when a turn is judged: [`Head`], or, with the feature `http` and around a service of `http::Response`s only, `http::EndOfBody` or
-    /// `http::EndOfBody.inspect(..)`, which move the permit into the response's body and so change the type of the response. A turn goes on to another entry only from a head that failed; once an answer has begun to stream, what
-    /// fails surfaces, counts, and sends the next turn elsewhere.
+    /// Sets when a turn is judged: at the head of its response, or at the end of its body.
+    ///
+    /// - [`Head`] judges when the response is there.
+    /// - `http::EndOfBody` and `http::EndOfBody.inspect(..)`, of the feature `http`, judge at the
+    ///   end of the body. They need a service of `http::Response`s, and change the type of the
+    ///   response, as they move the permit into its body.
+    ///
+    /// A turn goes on to another entry only after a head that failed. Once an answer has begun to
+    /// stream, a failure surfaces, counts, and sends the next turn elsewhere.
     ///
     /// Default: [`Head`].
     pub fn judge<H>(self, judge: H) -> FallbackLayer<K, C, R, V, Q, H> {
@@ -426,7 +474,9 @@ impl<K, C, R, V, Q, J> FallbackLayer<K, C, R, V, Q, J> {
         })
     }
 
-    /// A handle on the chain of the services that this layer makes. Take it last: a setter gives the layer state of its own.
+    /// Returns a handle on the chain of the services that this layer makes.
+    ///
+    /// Take it last: a setter gives the layer state of its own.
     #[must_use]
     pub fn handle(&self) -> FallbackHandle {
         FallbackHandle::new(self.gate.machine_ref())
@@ -455,13 +505,13 @@ impl<K, C, R, V, Q, J> FallbackLayer<K, C, R, V, Q, J> {
         self.renewed()
     }
 
-    /// With state of its own.
+    /// The layer with state of its own.
     fn renewed(mut self) -> Self {
         self.gate = Gate::made(self.environment.clone());
         self
     }
 
-    /// With other parts, and with state of its own.
+    /// The layer with other parts, and with state of its own.
     fn rebuilt<K2, C2, R2, V2, Q2, J2>(
         self,
         f: impl FnOnce(Parts<K, C, R, V, Q, J>) -> Parts<K2, C2, R2, V2, Q2, J2>,

@@ -56,7 +56,7 @@ impl CallPermit {
             started: Timestamp::START,
             ticket: Ticket {
                 since: Since::new(0, 0),
-                server: Server::Primary(Role::Aside),
+                server: Server::Primary(Role::Uncounted),
             },
         }
     }
@@ -80,8 +80,8 @@ impl CallPermit {
     /// Gives the verdict of a success, if it changes nothing and no observer has to hear of it.
     /// Nearly every turn of the primary ends here.
     ///
-    /// The caller asks it only for a turn through the primary's service: a turn that a backup serves
-    /// may have the same generation.
+    /// The caller asks it only for a turn through the primary's service: a turn that a backup
+    /// serves may have the same generation.
     #[inline]
     pub(super) fn pass(&mut self) -> Option<Passed> {
         let machine = self.machine_ref.as_ref()?.machine();
@@ -97,10 +97,7 @@ impl CallPermit {
     /// Hands the call over to a permit that a response body can hold.
     #[cfg(feature = "http")]
     pub(super) fn hand_over(&mut self) -> HeldPermit {
-        let ticket = ErasedTicket {
-            started: self.started,
-            ..self.ticket.into()
-        };
+        let ticket = erased(self.ticket, self.started);
         let issuer = self.machine_ref.take();
         HeldPermit::new(issuer.map(|issuer| issuer as Arc<dyn PermitIssuer>), ticket)
     }
@@ -173,7 +170,7 @@ impl PermitIssuer for MachineRef<Chain> {
     }
 
     fn cancel(&self, ticket: &ErasedTicket) {
-        cancel_in(self.machine(), ticket.started, ticket.into());
+        cancel_in(self.machine(), started(ticket), ticket.into());
     }
 
     fn renew(&self, ticket: &ErasedTicket) {
@@ -184,44 +181,52 @@ impl PermitIssuer for MachineRef<Chain> {
     }
 }
 
-/// The second part of an erased ticket: who serves. The probe has a flag of its own, and every
-/// other number is an entry's index.
+/// The last part of an erased ticket says who serves. These two numbers stand for the primary, and
+/// every other one is an entry's index. The probe has a flag of its own.
 #[cfg(feature = "http")]
 const ORDINARY: u64 = u64::MAX;
 #[cfg(feature = "http")]
-const ASIDE: u64 = u64::MAX - 1;
+const UNCOUNTED: u64 = u64::MAX - 1;
 
 #[cfg(feature = "http")]
-impl From<Ticket> for ErasedTicket {
-    fn from(Ticket { since, server }: Ticket) -> Self {
-        let serves = match server {
-            Server::Primary(Role::Ordinary | Role::Probe) => ORDINARY,
-            Server::Primary(Role::Aside) => ASIDE,
-            Server::Entry(entry) => entry as u64,
-        };
-        let (generation, epoch) = (u64::from(since.generation()), u64::from(since.epoch()));
-        Self {
-            started: Timestamp::START,
-            parts: [generation, epoch, serves],
-            is_probe: server == Server::Primary(Role::Probe),
-        }
+fn erased(Ticket { since, server }: Ticket, started: Timestamp) -> ErasedTicket {
+    let serves = match server {
+        Server::Primary(Role::Ordinary | Role::Probe) => ORDINARY,
+        Server::Primary(Role::Uncounted) => UNCOUNTED,
+        Server::Entry(entry) => entry as u64,
+    };
+    let since = u64::from(since.generation()) << 32 | u64::from(since.epoch());
+    ErasedTicket {
+        parts: [since, started.as_nanos(), serves],
+        is_probe: server == Server::Primary(Role::Probe),
     }
+}
+
+#[cfg(feature = "http")]
+fn started(ticket: &ErasedTicket) -> Timestamp {
+    Timestamp::from_nanos(ticket.parts[1])
 }
 
 #[cfg(feature = "http")]
 impl From<&ErasedTicket> for Ticket {
     fn from(ticket: &ErasedTicket) -> Self {
-        let [generation, epoch, serves] = ticket.parts;
-        // Both went in as 32 bits, and an entry as an index.
+        let [since, _, serves] = ticket.parts;
+        // Two halves of 32 bits each, and an entry's index.
         #[allow(clippy::cast_possible_truncation)]
-        let (since, entry) = (Since::new(generation as u32, epoch as u32), serves as usize);
-        let server = match serves {
+        let (since, entry) = (
+            Since::new((since >> 32) as u32, since as u32),
+            serves as usize,
+        );
+        let serving = match serves {
             ORDINARY if ticket.is_probe => Server::Primary(Role::Probe),
             ORDINARY => Server::Primary(Role::Ordinary),
-            ASIDE => Server::Primary(Role::Aside),
+            UNCOUNTED => Server::Primary(Role::Uncounted),
             _ => Server::Entry(entry),
         };
-        Self { since, server }
+        Self {
+            since,
+            server: serving,
+        }
     }
 }
 
@@ -243,7 +248,7 @@ impl fmt::Debug for CallPermit {
     }
 }
 
-/// Tells the observers that a turn is over, which `server` served.
+/// Tells the observers that a turn which `server` served is over.
 fn tell_served(machine: &SharedMachine<Chain>, server: Server, outcome: Outcome) {
     if machine.observed() {
         machine.tell(&Event::Served {

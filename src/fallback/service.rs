@@ -1,28 +1,31 @@
-//! The guarded service.
+//! The service.
 
 use std::fmt;
 use std::task::{Context, Poll};
 
 use tower_service::Service;
 
-use super::backends::{Backends, NoBackups, Once, Replay, Served, Spare};
+use super::backends::{Backends, NoBackups};
 use super::chain::{Readied, Server};
 use super::future::{Policies, ResponseFuture, failing_if_unwound};
 use super::gate::Gate;
 use super::permit::CallPermit;
+use super::same_turn::{Once, Replay, Spare};
+use super::served_by::Served;
 use crate::machinery::denied::Denied;
 use crate::machinery::judge::{Head, Judge};
-use crate::vocabulary::{AsBoxError, Refuse};
-use crate::vocabulary::{Classify, RefusalsAsFailures};
+use crate::vocabulary::{AsBoxError, Classify, RefusalsAsFailures, Refuse};
 
 /// A model with a chain of backups.
 ///
 /// See the [module documentation](super) for what it does.
 ///
-/// It asks nothing of the primary but that it is a service: not `Clone`, not `Send`, not `'static`. Backups are `Clone`. The service
-/// that was polled ready is the one that is called, and one that was not is never called.
+/// The primary needs only to be a service: not `Clone`, not `Send`, not `'static`. Backups are
+/// `Clone`. The service that was polled ready is the one that is called. A service that was not
+/// polled ready is never called.
 ///
-/// A turn that goes elsewhere than where it was readied leaves there what was reserved, as in tower's `Filter`: use the service or drop it.
+/// A turn may go to another service than the one that was readied for it. The readied service then
+/// keeps what it has reserved, as in tower's `Filter`: use the service or drop it.
 pub struct Fallback<
     S,
     K = NoBackups,
@@ -43,11 +46,13 @@ pub struct Fallback<
     judge: J,
 }
 
-/// For whose call the last `poll_ready` was.
+/// The result of the last `poll_ready`, for the one call after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Readiness {
+    /// `poll_ready` was not called since the last call, or was not ready.
     Unknown,
     Ready(Readied),
+    /// The turn would have been refused.
     Refused,
 }
 
@@ -87,7 +92,7 @@ impl<S, K, C, R, V, Q, J> Fallback<S, K, C, R, V, Q, J> {
     }
 }
 
-#[allow(private_bounds)] // Which backends there are is ours.
+#[allow(private_bounds)] // Only this crate implements these traits.
 impl<S, K, C, R, V, Q, J, Req> Service<Req> for Fallback<S, K, C, R, V, Q, J>
 where
     S: Service<Req>,
@@ -127,7 +132,7 @@ where
     #[inline]
     fn call(&mut self, req: Req) -> Self::Future {
         if self.ready == Readiness::Ready(Readied::Primary) {
-            if let Some(permit) = self.gate.begin_at_once() {
+            if let Some(permit) = self.gate.begin_lock_free() {
                 self.ready = Readiness::Unknown;
                 let spare = self.replay.spare(&self.primary, &self.backends, &req);
                 return self.run(req, permit, spare);
@@ -138,7 +143,7 @@ where
 }
 
 impl<S, K, C, R, V, Q, J> Fallback<S, K, C, R, V, Q, J> {
-    /// Makes a turn of the primary's service that was admitted.
+    /// Runs an admitted turn through the primary's service.
     #[allow(clippy::type_complexity)] // A name for it would have as many parameters.
     #[inline]
     fn run<Req, G, B, T, P>(
@@ -176,7 +181,7 @@ impl<S, K, C, R, V, Q, J> Fallback<S, K, C, R, V, Q, J> {
         }
     }
 
-    /// The gate, and the call of whoever it sends the turn to.
+    /// The slow path of `call`: asks the gate, and calls the service that it sends the turn to.
     #[inline(never)]
     fn call_slow<Req>(&mut self, mut req: Req) -> <Self as Service<Req>>::Future
     where
@@ -190,13 +195,15 @@ impl<S, K, C, R, V, Q, J> Fallback<S, K, C, R, V, Q, J> {
     {
         let readied = match std::mem::replace(&mut self.ready, Readiness::Unknown) {
             Readiness::Ready(readied) => Some(readied),
-            // An entry that has become live since may serve, if it has a service of its own: the future readies it.
+            // An entry that has become live since may serve, if it has a service of its own. The
+            // future readies it.
             Readiness::Refused => self.backends.backup(0).map(|_| Readied::Nothing),
             Readiness::Unknown => None,
         };
         let admitted = match readied {
             Some(readied) => self.gate.begin(readied),
-            // Asked all the same, so that it says why, and a lease that is over is noticed.
+            // The gate is asked nevertheless, for the reason of the refusal. It also notices a
+            // lease that is over.
             None => self.gate.begin(Readied::Nothing).and_then(|permit| {
                 permit.discard();
                 Err(Denied::NOT_READY)
@@ -216,7 +223,7 @@ impl<S, K, C, R, V, Q, J> Fallback<S, K, C, R, V, Q, J> {
             return self.run(req, permit, spare);
         };
         if readied != Some(Readied::Entry(entry)) {
-            // The primary was readied, and may no longer be called.
+            // Another service was readied, so the future readies a clone of this entry's service.
             let Some(backup) = self.backends.fresh(entry) else {
                 return self.run(req, permit, spare);
             };
@@ -232,7 +239,9 @@ impl<S, K, C, R, V, Q, J> Fallback<S, K, C, R, V, Q, J> {
         ResponseFuture::backup(future, permit, self.policies(spare))
     }
 
-    /// Asks who would serve, and polls that service; `primary` is what it said if it was polled already.
+    /// The slow path of `poll_ready`: asks who would serve, and polls that service.
+    ///
+    /// `primary` is what the primary answered, if it was polled already.
     #[inline(never)]
     fn poll_slow<Req>(
         &mut self,
@@ -247,7 +256,7 @@ impl<S, K, C, R, V, Q, J> Fallback<S, K, C, R, V, Q, J> {
         self.ready = Readiness::Unknown;
         loop {
             let Ok(server) = self.gate.would_serve() else {
-                // Refused at the next call.
+                // The next call is refused.
                 self.ready = Readiness::Refused;
                 return Poll::Ready(Ok(()));
             };
@@ -261,14 +270,14 @@ impl<S, K, C, R, V, Q, J> Fallback<S, K, C, R, V, Q, J> {
                 Poll::Pending => {}
             }
             self.gate.wait(cx);
-            // Anything that moved before the waker was there woke nobody.
+            // A change before the waker was registered woke nobody, so ask again.
             if self.gate.would_serve() == Ok(server) && self.gate.stand_in(server) == stand_in {
                 return Poll::Pending;
             }
         }
     }
 
-    /// Polls the service that `server` is to be called through, or else that of the entry that stands in for it.
+    /// Polls the service of `server`, or that of the entry that stands in for it.
     fn poll_server<Req>(
         &mut self,
         server: Server,
@@ -292,7 +301,7 @@ impl<S, K, C, R, V, Q, J> Fallback<S, K, C, R, V, Q, J> {
             None => self.primary.poll_ready(cx),
         };
         if polled.is_pending() {
-            // A primary that is stuck blocks no backup.
+            // A primary that is stuck must not block a backup.
             if let Some(entry) = stand_in {
                 if let Some(backup) = self.backends.backup(entry) {
                     let polled = backup.poll_ready(cx);
@@ -303,7 +312,7 @@ impl<S, K, C, R, V, Q, J> Fallback<S, K, C, R, V, Q, J> {
         self.polled(polled, server, Readied::Primary)
     }
 
-    /// Counts a service that failed to become ready as a failed turn.
+    /// Counts a service that failed to become ready as a failed turn of `server`.
     fn polled<Res, E>(
         &mut self,
         polled: Poll<Result<(), E>>,
@@ -324,7 +333,7 @@ impl<S, K, C, R, V, Q, J> Fallback<S, K, C, R, V, Q, J> {
     }
 }
 
-/// Clones share the chain. New clones carry no readiness: each is polled ready for itself.
+/// Clones share the chain. New clones carry no readiness: each must be polled ready itself.
 impl<S, K, C, R, V, Q, J> Clone for Fallback<S, K, C, R, V, Q, J>
 where
     S: Clone,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// How a gRPC call went. Displays as the specification spells it, `UNAVAILABLE` for instance.
+/// How a gRPC call went. Displays as the specification writes it, for instance `UNAVAILABLE`.
 ///
 /// # Examples
 ///
@@ -14,48 +14,49 @@ use std::fmt;
 /// assert_eq!(code.number(), 14);
 /// assert_eq!(code.to_string(), "UNAVAILABLE");
 /// ```
-// The specification has no more of them, and takes every other number for `UNKNOWN`: so it is no `#[non_exhaustive]`.
+// Not `#[non_exhaustive]`: the specification has no other codes, and takes every other number for
+// `UNKNOWN`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Code {
-    /// The call did what it should.
+    /// The call succeeded.
     Ok = 0,
     /// The call was cancelled, most often by its caller.
     Cancelled = 1,
-    /// Nobody knows what went wrong.
+    /// The cause of the error is not known.
     Unknown = 2,
     /// The request is wrong, whatever the state of the system.
     InvalidArgument = 3,
-    /// The time was over before the call was.
+    /// The deadline of the call was over before the call had ended.
     DeadlineExceeded = 4,
-    /// What was asked for is not there.
+    /// The requested thing does not exist.
     NotFound = 5,
-    /// What was to be made is there already.
+    /// The thing that the call should create exists already.
     AlreadyExists = 6,
-    /// The caller is known, and may not do it.
+    /// The caller is known, and has no permission for the call.
     PermissionDenied = 7,
-    /// A quota is spent, or a resource is.
+    /// A quota or a resource is spent.
     ResourceExhausted = 8,
     /// The system is not in the state that the call needs.
     FailedPrecondition = 9,
-    /// The call lost against another that ran beside it.
+    /// The call lost against a concurrent one.
     Aborted = 10,
-    /// The request went past the end of what there is.
+    /// The request went beyond the valid range.
     OutOfRange = 11,
-    /// There is no such method.
+    /// The server has no such method.
     Unimplemented = 12,
-    /// Something that must hold in the server does not.
+    /// An invariant of the server is broken.
     Internal = 13,
-    /// The server cannot be reached, or serves nobody now.
+    /// The server cannot be reached, or does not serve at the moment.
     Unavailable = 14,
-    /// Data is lost or damaged for good.
+    /// Data is lost or damaged for ever.
     DataLoss = 15,
     /// The caller has no valid credentials.
     Unauthenticated = 16,
 }
 
 impl Code {
-    /// All of them, each at its number.
+    /// All codes, each at the index of its number.
     pub(super) const ALL: [Self; 17] = [
         Code::Ok,
         Code::Cancelled,
@@ -76,8 +77,10 @@ impl Code {
         Code::Unauthenticated,
     ];
 
-    /// Reads the value of a `grpc-status` field. As gRPC clients do, it takes everything but the numbers 0 to 16 in plain digits for
-    /// [`Code::Unknown`].
+    /// Reads the value of a `grpc-status` field.
+    ///
+    /// The numbers 0 to 16 in plain digits are codes. Everything else is [`Code::Unknown`], as in
+    /// gRPC clients.
     #[must_use]
     pub fn from_bytes(value: &[u8]) -> Self {
         match *value {
@@ -87,7 +90,9 @@ impl Code {
         }
     }
 
-    /// The code of this number, [`Code::Unknown`] if there is none: as from another library's codes.
+    /// Returns the code with this number, or [`Code::Unknown`] if there is none.
+    ///
+    /// It converts the codes of another library.
     ///
     /// # Examples
     ///
@@ -105,7 +110,7 @@ impl Code {
             .unwrap_or(Code::Unknown)
     }
 
-    /// Its number, as it is in a `grpc-status` field.
+    /// Returns the number of the code, as a `grpc-status` field has it.
     #[must_use]
     pub const fn number(self) -> i32 {
         self as i32
@@ -141,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_code_stands_at_its_number_and_spells_its_name() {
+    fn each_code_has_its_number_and_its_name() {
         for (number, code) in (0..).zip(Code::ALL) {
             assert_eq!(code.number(), number);
             assert_eq!(Code::from_number(number), code);
@@ -153,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_or_a_text_that_is_no_code_is_unknown() {
+    fn any_other_number_or_text_is_unknown() {
         for number in [-1, 17, 256, i32::MIN, i32::MAX] {
             assert_eq!(Code::from_number(number), Code::Unknown, "{number}");
         }

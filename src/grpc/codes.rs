@@ -1,4 +1,4 @@
-//! What each code says of the guarded thing.
+//! Judges calls by their gRPC status.
 
 use std::sync::Arc;
 
@@ -12,23 +12,54 @@ use crate::vocabulary::{Classify, ErrorsAsFailures, Failure, Outcome, RefusalsAs
 
 pub(super) const STATUS: &str = "grpc-status";
 
-/// Decides what a gRPC status says of the guarded thing: a classifier of response heads, and an inspector of bodies, whose trailers carry
-/// the status.
+/// Judges gRPC responses by their status: a classifier of heads, and an inspector of bodies, whose
+/// trailers carry the status.
 ///
-/// The [module documentation](super) has the table, and its reasons. As a classifier of an [`http::Response`] it goes by the first of these
-/// that there is:
+/// | code | [`new`](Self::new) | [`models`](Self::models) |
+/// | --- | --- | --- |
+/// | `OK` | success | success |
+/// | `UNAVAILABLE`, `INTERNAL`, `UNKNOWN`, `DATA_LOSS`, `DEADLINE_EXCEEDED` | transient failure | transient failure |
+/// | `RESOURCE_EXHAUSTED` | rate limited | rate limited |
+/// | `UNAUTHENTICATED`, `PERMISSION_DENIED`, `NOT_FOUND`, `UNIMPLEMENTED` | neutral | fatal: the key or the model is gone |
+/// | `INVALID_ARGUMENT`, `OUT_OF_RANGE`, `FAILED_PRECONDITION`, `ALREADY_EXISTS`, `CANCELLED`, `ABORTED` | neutral | neutral |
+/// | an error of the service | as [`ErrorsAsFailures`] says | as [`RefusalsAsFailures`] says |
 ///
-/// 1. `grpc-status` in the headers: the response is trailers-only;
-/// 2. an HTTP status other than 200, which no gRPC server sends, as the specification maps it: 400 is `INTERNAL`, 401 `UNAUTHENTICATED`, 403
-///    `PERMISSION_DENIED`, 404 `UNIMPLEMENTED`, 429, 502, 503 and 504 `UNAVAILABLE`, and any other `UNKNOWN`; with
-///    what [`http::retry_after`](crate::http::retry_after) reads beside it;
-/// 3. otherwise all is well so far: a success.
+/// [`code`](Self::code) changes the table. [`errors`](Self::errors) changes the classifier of
+/// errors. The [guide](crate::guide::streams#grpc) has the reasons.
 ///
-/// As an inspector it goes by the `grpc-status` of the trailers, then by what it saw in the head as above. When a body ends in order and
-/// there was neither, that is a transient failure, even where a client takes it for an end in order, as `tonic` does. An inspector sees only the bodies that the layer's classifier let
-/// pass, and a client that reads a failure in the head drops the body unread: so give a layer both, made alike.
+/// A failure carries the wait that the server asks for, as [`retry_after`](super::retry_after)
+/// reads it.
 ///
-/// Errors of the service are for the classifier `E`. A clone costs no allocation.
+/// A clone costs no allocation.
+///
+/// # The head
+///
+/// As a classifier of an [`http::Response`], it goes by the first of these:
+///
+/// 1. a `grpc-status` in the headers: the response is trailers-only;
+/// 2. an HTTP status other than 200. No gRPC server sends one, but a proxy does. The specification
+///    maps it to a code, as the next table says. A wait that
+///    [`http::retry_after`](crate::http::retry_after) reads is a hint, too;
+/// 3. otherwise a success, so far.
+///
+/// | HTTP status | code |
+/// | --- | --- |
+/// | 400 | `INTERNAL` |
+/// | 401 | `UNAUTHENTICATED` |
+/// | 403 | `PERMISSION_DENIED` |
+/// | 404 | `UNIMPLEMENTED` |
+/// | 429, 502, 503, 504 | `UNAVAILABLE` |
+/// | any other | `UNKNOWN` |
+///
+/// # The end of the body
+///
+/// As an inspector, it goes by the `grpc-status` of the trailers, else by what the head said, in
+/// the order above. A body that ends in order without any status is a transient failure: somebody
+/// in between has cut it off. Some clients take that for an end in order, as `tonic` does.
+///
+/// Give a layer the same codes twice. The inspector sees only bodies whose head the layer's
+/// classifier called a success. And a client that reads a failure in the head drops the body
+/// unread.
 ///
 /// # Examples
 ///
@@ -51,11 +82,11 @@ pub(super) const STATUS: &str = "grpc-status";
 pub struct Codes<E = ErrorsAsFailures> {
     table: Table,
     errors: E,
-    /// What the head said of a response whose body is looked at.
+    /// The code of the head, in the clone that inspects the response's body.
     head: Option<Outcome>,
 }
 
-/// The presets are code: a clone of one shares nothing.
+/// The outcome of each code. The presets are functions, so that their clones share nothing.
 #[derive(Clone, Debug)]
 enum Table {
     Tools,
@@ -73,7 +104,7 @@ impl Table {
     }
 }
 
-/// The module's documentation has the reasons.
+/// The table for tools. The guide's page on streams has the reasons.
 const fn tools(code: Code) -> Outcome {
     match code {
         Code::Ok => Outcome::Success,
@@ -96,6 +127,7 @@ const fn tools(code: Code) -> Outcome {
     }
 }
 
+/// The table for models.
 const fn models(code: Code) -> Outcome {
     match code {
         Code::Unauthenticated | Code::PermissionDenied | Code::NotFound | Code::Unimplemented => {
@@ -106,7 +138,10 @@ const fn models(code: Code) -> Outcome {
 }
 
 impl Codes {
-    /// What suits a tool: the server's faults are failures, the caller's own mistakes neutral. Errors are for [`ErrorsAsFailures`].
+    /// Makes codes for a tool: faults of the server are failures, and mistakes of the caller are
+    /// neutral.
+    ///
+    /// [`ErrorsAsFailures`] judges errors.
     ///
     /// # Examples
     ///
@@ -128,8 +163,11 @@ impl Codes {
 }
 
 impl Codes<RefusalsAsFailures> {
-    /// What suits a model in a [`FallbackLayer`](crate::FallbackLayer): as [`new`](Codes::new), but `UNAUTHENTICATED`, `PERMISSION_DENIED`,
-    /// `NOT_FOUND` and `UNIMPLEMENTED` are fatal, because the key or the model is gone. Errors are for [`RefusalsAsFailures`].
+    /// Makes codes for a model in a [`FallbackLayer`](crate::FallbackLayer).
+    ///
+    /// They judge as [`new`](Codes::new), except that `UNAUTHENTICATED`, `PERMISSION_DENIED`,
+    /// `NOT_FOUND` and `UNIMPLEMENTED` are fatal, because the key or the model is gone.
+    /// [`RefusalsAsFailures`] judges errors.
     ///
     /// # Examples
     ///
@@ -156,7 +194,9 @@ impl Codes<RefusalsAsFailures> {
 }
 
 impl<E> Codes<E> {
-    /// Changes what a code says. A hint that the failure has of its own goes before what the server asks for.
+    /// Changes what a code says.
+    ///
+    /// A hint of the failure itself goes before the wait that the server asks for.
     ///
     /// # Examples
     ///
@@ -177,7 +217,7 @@ impl<E> Codes<E> {
         self
     }
 
-    /// Sets who classifies the errors of the service, of which there is no response.
+    /// Sets the classifier of errors. It is never asked about a response.
     ///
     /// # Examples
     ///
@@ -200,11 +240,11 @@ impl<E> Codes<E> {
         }
     }
 
-    /// What a code says by itself, without what the server asks for beside it.
+    /// Returns what a code says by itself, without the wait that the server asks for.
     ///
     /// # Examples
     ///
-    /// Around a client that answers with an error type of its own:
+    /// Around a client with an error type of its own:
     ///
     /// ```
     /// use tower_breaker::grpc::{Code, Codes};
@@ -213,10 +253,12 @@ impl<E> Codes<E> {
     /// struct Status { code: i32 }
     ///
     /// let codes = Codes::new();
-    /// let layer = CircuitBreakerLayer::new().classify(move |result: Result<&String, &Status>| match result {
-    ///     Ok(_) => Outcome::Success,
-    ///     Err(status) => codes.outcome(Code::from_number(status.code)),
-    /// });
+    /// let layer = CircuitBreakerLayer::new().classify(
+    ///     move |result: Result<&String, &Status>| match result {
+    ///         Ok(_) => Outcome::Success,
+    ///         Err(status) => codes.outcome(Code::from_number(status.code)),
+    ///     },
+    /// );
     /// # let _ = layer;
     /// ```
     #[must_use]
@@ -224,7 +266,10 @@ impl<E> Codes<E> {
         self.table.outcome(code)
     }
 
-    /// What the `grpc-status` in these headers or trailers says, with what the server asks for beside it; `None` if there is none.
+    /// Returns what the `grpc-status` in headers or trailers says, with the wait that the server
+    /// asks for.
+    ///
+    /// `None` means that there is no `grpc-status`.
     ///
     /// # Examples
     ///
@@ -247,18 +292,18 @@ impl<E> Codes<E> {
         Some(self.outcome(code).hinted(|_| hints::retry_after(headers)))
     }
 
-    /// What the head of a response says; `None` if that is not known yet.
+    /// Returns what the head of a response says, if it says anything yet.
     fn head_of(&self, status: StatusCode, headers: &HeaderMap) -> Option<Outcome> {
         self.status_in(headers).or_else(|| {
             let outcome = self.outcome(of_http(status)?);
-            // It is a proxy that answers so, and it may speak as HTTP does.
+            // A proxy answers so, and it may send the hints of HTTP.
             let hint = || hints::retry_after(headers).max(crate::http::retry_after(headers));
             Some(outcome.hinted(|_| hint()))
         })
     }
 }
 
-/// The code that stands for an HTTP status, by the specification's table; none for 200.
+/// Returns the code for an HTTP status, by the specification's table. There is none for 200.
 fn of_http(status: StatusCode) -> Option<Code> {
     Some(match status {
         StatusCode::OK => return None,
@@ -294,7 +339,7 @@ where
     }
 }
 
-/// Each response is looked at by a clone, which remembers what the head said.
+/// Each response has a clone of its own, which remembers what the head said.
 impl<D, E> Inspect<D> for Codes<E> {
     fn head(&mut self, status: StatusCode, headers: &HeaderMap) {
         self.head = self.head_of(status, headers);

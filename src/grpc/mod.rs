@@ -1,76 +1,41 @@
-//! gRPC: what a status says, in headers or in trailers, and soft refusals.
+//! gRPC: what codes and hints say, in headers or in trailers, and refusals as statuses.
 //!
-//! A gRPC server answers `200 OK` to nearly everything, and says how the call went in `grpc-status`: in the headers of a response that has
-//! no body (trailers-only), else in the trailers after it. [`Codes`] reads both, and decides what each [`Code`] says of the guarded thing:
+//! A gRPC server answers `200 OK` to nearly everything. How the call went stands in
+//! `grpc-status`: in the headers of a response without a body (trailers-only), else in the
+//! trailers after the body.
 //!
-//! | code | outcome | why |
+//! | part | given to | what it does |
 //! | --- | --- | --- |
-//! | `OK` | success | |
-//! | `UNAVAILABLE`, `INTERNAL`, `UNKNOWN`, `DATA_LOSS` | transient failure | the server is down, overloaded or broken |
-//! | `DEADLINE_EXCEEDED` | transient failure | it was too slow, which is how a hung server shows |
-//! | `RESOURCE_EXHAUSTED` | rate limited | it asked for fewer calls |
-//! | `INVALID_ARGUMENT`, `OUT_OF_RANGE`, `FAILED_PRECONDITION` | neutral | the request was wrong, or came at the wrong time |
-//! | `NOT_FOUND`, `ALREADY_EXISTS` | neutral | the server answered, and truly |
-//! | `UNIMPLEMENTED` | neutral | the caller asked for what is not there |
-//! | `UNAUTHENTICATED`, `PERMISSION_DENIED` | neutral | the caller's credentials are wrong, and the next caller's may not be |
-//! | `CANCELLED` | neutral | the caller went away; or a server of `tonic` ran into its own timeout, so for one of those let [`Codes::code`] make it a failure |
-//! | `ABORTED` | neutral | a transaction lost against another, on a server that works |
+//! | [`Codes`] | `classify`, for the head | judges a trailers-only status, or the HTTP error of a proxy |
+//! | [`Codes`] | [`EndOfBody`](crate::http::EndOfBody)`.inspect(..)`, for the trailers | judges the status after a body; the whole goes to `judge` |
+//! | [`Code`] | [`Codes::code`] | the codes of gRPC |
+//! | [`retry_after`] | a classifier of yours | reads how long to wait; `Codes` asks it |
+//! | [`SoftRefusal`] | `refuse` | answers a refused call with `UNAVAILABLE` |
 //!
-//! For a model that one key pays for, [`Codes::models`] takes `UNAUTHENTICATED`, `PERMISSION_DENIED`, `NOT_FOUND` and `UNIMPLEMENTED` for
-//! fatal: the key or the model is gone. Either table can be changed, with [`Codes::code`].
+//! The guide has a page on [streams](crate::guide::streams#grpc): why each code has its outcome,
+//! what a client of `tonic` reads, and what a layer around a generated client needs.
 //!
-//! A failure carries how long the server asked to be left alone, as [`retry_after`] reads it.
+//! # Examples
 //!
-//! # In the head, and at the end
-//!
-//! As a classifier, `Codes` sees the head of a response: a trailers-only status, or the HTTP error of a proxy. A failure that comes after a
-//! body, even an empty one, is not in the head. To see it, give the layer the same codes twice: to `classify` for the head, and to
-//! [`EndOfBody`] for the trailers. A body that ends in order without any status is a transient failure then: it was cut off by somebody in
-//! between. Put the layer outside of a client that speaks gRPC-Web, whose trailers are part of the body.
+//! By default, and with a changed table, for a service whose clients read refusals as statuses:
 //!
 //! ```
-//! use tower_breaker::CircuitBreakerLayer;
-//! use tower_breaker::grpc::Codes;
+//! use tower_breaker::grpc::{Code, Codes, SoftRefusal};
 //! use tower_breaker::http::EndOfBody;
+//! use tower_breaker::{CircuitBreakerLayer, Failure};
 //!
 //! let layer = CircuitBreakerLayer::new()
 //!     .classify(Codes::new())
 //!     .judge(EndOfBody.inspect(Codes::new()));
 //! # let _ = layer;
-//! ```
 //!
-//! [`EndOfBody`]: crate::http::EndOfBody
-//!
-//! # What a client is told
-//!
-//! A refusal is an error of the service, unless the layer has a policy for them. A client of `tonic` makes a status of it, as of every error: the code is
-//! `UNKNOWN`, the message is the refusal's text, and the refusal is its source, so that `Refusal::find(&status)` finds it. With
-//! [`SoftRefusal`] the code is `UNAVAILABLE`, the wait is in the status's metadata, and there is only the text.
-//!
-//! A layer around the calls of such a client, a tripwire that compares messages for instance, has the status for an error. It needs a classifier
-//! that looks: [`Refusal::find`](crate::Refusal::find) for the refusals of the layers inside, and [`Codes::outcome`] for the rest.
-//!
-//! # Examples
-//!
-//! By default, and for a service whose refused calls are to be read by a gRPC client:
-//!
-//! ```
-//! use http::{Request, Response};
-//! use tower::{BoxError, ServiceBuilder, service_fn};
-//! use tower_breaker::grpc::{Code, Codes, SoftRefusal};
-//! use tower_breaker::{CircuitBreakerLayer, Failure};
-//!
-//! let layer = CircuitBreakerLayer::new().classify(Codes::new());
-//! # let _ = layer;
-//!
+//! let codes = Codes::new().code(Code::Aborted, Failure::transient());
 //! let layer = CircuitBreakerLayer::new()
 //!     .name("search")
-//!     .classify(Codes::new().code(Code::Aborted, Failure::transient()))
+//!     .classify(codes.clone())
+//!     .judge(EndOfBody.inspect(codes))
 //!     .refuse(SoftRefusal);
-//! let channel = ServiceBuilder::new().layer(layer).service(service_fn(
-//!     |_: Request<String>| async { Ok::<_, BoxError>(Response::new(String::new())) },
-//! ));
-//! # let _ = tower::ServiceExt::oneshot(channel, Request::new(String::new()));
+//! # let _ = layer;
 //! ```
 
 mod code;

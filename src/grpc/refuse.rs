@@ -1,4 +1,4 @@
-//! Refusals that a gRPC client can read.
+//! Refusals as statuses that a gRPC client can read.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -11,14 +11,18 @@ use super::codes::STATUS;
 use super::hints::PUSHBACK;
 use crate::vocabulary::{Refusal, Refuse};
 
-/// The refusal policy of a gRPC service: a refused call is answered as `UNAVAILABLE`, with the refusal's text as the message.
+/// Answers a refused call with `UNAVAILABLE`, and the refusal's text as the message.
 ///
-/// The answer is trailers-only, with an empty body: any gRPC client reads it as a status. When the refusal knows how long to wait, it says so
-/// in `grpc-retry-pushback-ms`, rounded up. The service's error type stays as it is.
+/// It is a refusal policy, for a layer's `refuse`. The service's error type stays as it is.
 ///
-/// As every soft refusal it belongs outermost. A layer outside that asks [`Codes`](super::Codes) takes it for a failure of the thing itself,
-/// and one that does not, for a success. In a stack let the layers refuse with errors, and make the [`response`](Self::response) in an outermost
-/// `then`.
+/// The answer is trailers-only, with an empty body, which any gRPC client reads as a status. If
+/// the refusal knows how long to wait, `grpc-retry-pushback-ms` says it, rounded up. A client of
+/// `tonic` finds it in the status's metadata.
+///
+/// Like every soft refusal, it belongs outermost. A layer outside with [`Codes`](super::Codes)
+/// takes the answer for a failure of the guarded thing itself, and a layer without takes it for a
+/// success. In a stack, let the layers refuse with errors, and make the
+/// [`response`](Self::response) of any refusal in one outermost `then`.
 ///
 /// # Examples
 ///
@@ -35,11 +39,11 @@ use crate::vocabulary::{Refusal, Refuse};
 pub struct SoftRefusal;
 
 impl SoftRefusal {
-    /// The answer that tells of `refusal`, for code that has found one.
+    /// Makes the response that reports a refusal.
     ///
     /// # Examples
     ///
-    /// For the refusals of all the layers inside:
+    /// For the refusals of all layers inside:
     ///
     /// ```
     /// use http::{Request, Response};
@@ -70,7 +74,7 @@ impl SoftRefusal {
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert(STATUS, HeaderValue::from(Code::Unavailable.number()));
-        // It is never an error: the text is plain ASCII by now.
+        // This never fails: the encoded text is plain ASCII.
         if let Ok(message) = HeaderValue::try_from(encoded(&refusal.to_string())) {
             headers.insert("grpc-message", message);
         }
@@ -93,22 +97,24 @@ impl<Req, B: Default, E> Refuse<Req, Response<B>, E> for SoftRefusal {
     }
 }
 
-/// A text as the `grpc-message` field carries it: percent-encoded, but for what is printable ASCII.
+/// Encodes a text for the `grpc-message` field: all but printable ASCII is percent-encoded.
 fn encoded(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
         if matches!(byte, 0x20..=0x7e) && byte != b'%' {
             encoded.push(byte.into());
         } else {
-            // Writing to a `String` is never an error.
+            // Writing to a `String` never fails.
             let _ = write!(encoded, "%{byte:02X}");
         }
     }
     encoded
 }
 
-/// In milliseconds, rounded up: a caller that comes back too early is only refused again. Clients read it as a number of 32 bits, and what they cannot read
-/// as "never".
+/// Returns a wait in milliseconds, rounded up: a caller who comes too early is refused again.
+///
+/// Clients read a number of 32 bits, and take a number that they cannot read for "never". A longer
+/// wait is therefore cut to the largest such number.
 fn millis(wait: Duration) -> i32 {
     let rounded = wait.as_nanos().div_ceil(1_000_000);
     i32::try_from(rounded).unwrap_or(i32::MAX)
@@ -129,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_rounded_up_and_fits_what_clients_read() {
+    fn a_wait_is_rounded_up_and_fits_into_32_bits() {
         assert_eq!(millis(Duration::ZERO), 0);
         assert_eq!(millis(Duration::from_nanos(1)), 1);
         assert_eq!(millis(Duration::from_millis(20)), 20);
@@ -140,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pushback_is_told_only_when_a_time_is_known() {
+    fn a_pushback_is_sent_only_if_a_time_is_known() {
         let told = |refusal: Refusal| {
             let response: Response<()> = SoftRefusal.response(&refusal);
             response

@@ -23,12 +23,11 @@ pin_project! {
     ///
     /// A body that is dropped before its end is a cancelled call, on whatever thread that happens.
     pub struct ResponseBody<B, I = ()> {
-        // `None` once `into_inner` has taken it. A type with a destructor gives out no field, so the
-        // body has to be taken out of an `Option`.
+        // `None` once `into_inner` has taken it. A type with a destructor gives out no field, so
+        // the body has to be taken out of an `Option`.
         #[pin]
         inner: Option<B>,
         watch: Watch<B, I>,
-        over: bool,
     }
 
     impl<B, I> PinnedDrop for ResponseBody<B, I> {
@@ -46,8 +45,11 @@ impl<B, I> ResponseBody<B, I> {
     pub(super) fn judged(inner: B) -> Self {
         Self {
             inner: Some(inner),
-            watch: Watch { held: None },
-            over: false,
+            watch: Watch {
+                held: None,
+                trailers: false,
+                over: false,
+            },
         }
     }
 
@@ -55,7 +57,8 @@ impl<B, I> ResponseBody<B, I> {
     ///
     /// # Panics
     ///
-    /// Never: only [`into_inner`](Self::into_inner) takes the inner body out, and it consumes `self`.
+    /// Never: only [`into_inner`](Self::into_inner) takes the inner body out, and it consumes
+    /// `self`.
     #[allow(clippy::expect_used)]
     pub fn get_ref(&self) -> &B {
         self.inner.as_ref().expect("only `into_inner` takes it")
@@ -65,7 +68,8 @@ impl<B, I> ResponseBody<B, I> {
     ///
     /// # Panics
     ///
-    /// Never: only [`into_inner`](Self::into_inner) takes the inner body out, and it consumes `self`.
+    /// Never: only [`into_inner`](Self::into_inner) takes the inner body out, and it consumes
+    /// `self`.
     #[allow(clippy::expect_used)]
     pub fn get_mut(&mut self) -> &mut B {
         self.inner.as_mut().expect("only `into_inner` takes it")
@@ -73,8 +77,8 @@ impl<B, I> ResponseBody<B, I> {
 
     /// Takes the inner body out.
     ///
-    /// The layer no longer sees its frames. So a call without a verdict is judged now, as if the body
-    /// were dropped: as a success if the body has ended, else as a cancelled call.
+    /// The layer no longer sees its frames. So a call without a verdict is judged now, as if the
+    /// body were dropped: as a success if the body has ended, else as a cancelled call.
     ///
     /// # Panics
     ///
@@ -93,15 +97,17 @@ impl<B: Body, I: Inspect<B::Data>> ResponseBody<B, I> {
         let held = Some(Held {
             permit,
             inspect,
-            trailers: false,
             verdict_if_dropped: verdict_if_dropped::<B, I>,
         });
-        let mut watch = Watch { held };
+        let mut watch = Watch {
+            held,
+            trailers: false,
+            over: false,
+        };
         watch.look_ahead(&inner);
         Self {
             inner: Some(inner),
             watch,
-            over: false,
         }
     }
 }
@@ -120,7 +126,7 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let mut this = self.project();
-        if *this.over {
+        if this.watch.over {
             return Poll::Ready(None);
         }
         let Some(mut inner) = this.inner.as_mut().as_pin_mut() else {
@@ -135,11 +141,11 @@ where
                 watch.look_ahead(&*inner);
             }
             Some(Err(_)) => {
-                *this.over = true;
+                watch.over = true;
                 watch.record(Failure::transient().into());
             }
             None => {
-                *this.over = true;
+                watch.over = true;
                 watch.end();
             }
         }
@@ -147,11 +153,11 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        self.over || self.get_ref().is_end_stream()
+        self.watch.over || self.get_ref().is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        if self.over {
+        if self.watch.over {
             SizeHint::with_exact(0)
         } else {
             self.get_ref().size_hint()
@@ -162,14 +168,16 @@ where
 /// Watches a body until the call has its verdict.
 struct Watch<B, I> {
     held: Option<Held<B, I>>,
+    /// Whether the trailers have come.
+    trailers: bool,
+    /// Whether the body has ended or failed.
+    over: bool,
 }
 
 struct Held<B, I> {
     /// Needed for its `Drop`: without a verdict, it is a cancelled call.
     permit: HeldPermit,
     inspect: I,
-    /// Whether the trailers have come.
-    trailers: bool,
     /// [`verdict_if_dropped`], for the destructor, which has no bounds.
     verdict_if_dropped: fn(&B, bool, &mut I) -> Option<Outcome>,
 }
@@ -188,8 +196,8 @@ where
     if inner.size_hint().exact() != Some(0) {
         return inspect.dropped();
     }
-    // All the data has come, but trailers may follow. If the inspector needs them, and so calls the
-    // end a failure, the reader has left too early.
+    // All the data has come, but trailers may follow. If the inspector needs them, and so calls
+    // the end a failure, the reader has left too early.
     Some(inspect.end()).filter(|outcome| !matches!(outcome, Outcome::Failure(_)))
 }
 
@@ -217,9 +225,9 @@ impl<B, I> Watch<B, I> {
     where
         I: Inspect<D>,
     {
+        self.trailers = frame.is_trailers();
         let seen = self.inspect(|held| {
             held.permit.renew();
-            held.trailers = frame.is_trailers();
             held.inspect.frame(frame)
         });
         if let Some(outcome) = seen {
@@ -244,7 +252,8 @@ impl<B, I> Watch<B, I> {
         let Some(held) = &mut self.held else {
             return;
         };
-        let verdict = || (held.verdict_if_dropped)(inner, held.trailers, &mut held.inspect);
+        let trailers = self.trailers;
+        let verdict = || (held.verdict_if_dropped)(inner, trailers, &mut held.inspect);
         match catch_unwind(AssertUnwindSafe(verdict)) {
             Ok(Some(outcome)) => self.record(outcome),
             // The permit's own destructor cancels the call.
@@ -303,7 +312,7 @@ impl<B: fmt::Debug, I> fmt::Debug for ResponseBody<B, I> {
         f.debug_struct("ResponseBody")
             .field("inner", self.get_ref())
             .field("permit", &self.watch.held.as_ref().map(|held| &held.permit))
-            .field("over", &self.over)
+            .field("over", &self.watch.over)
             .finish()
     }
 }

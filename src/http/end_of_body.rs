@@ -12,8 +12,8 @@ use crate::machinery::judge::Judge;
 
 /// Judges a call at the end of its response's body. For the setter `judge` of each layer.
 ///
-/// A head is not an answer: a model's stream can fail after its `200 OK`. If the classifier calls a
-/// head a success, the call's permit moves into the body, and the verdict comes later:
+/// A head is not an answer: a model's stream can fail after its `200 OK`. If the classifier calls
+/// a head a success, the call's permit moves into the body, and the verdict comes later:
 ///
 /// | the body | verdict |
 /// | --- | --- |
@@ -22,22 +22,22 @@ use crate::machinery::judge::Judge;
 /// | is dropped before its end | that of a dropped call, by the layer's `on_cancel` |
 /// | falls silent | none; a probe has failed when its lease is over |
 ///
-/// - A body has also ended when it has given its trailers, when it has given all of the length that it
-///   announced, and when it says so itself (`is_end_stream`).
-/// - Readers of server-sent events may stop at the line `data: [DONE]` and drop the rest. The inspector
-///   [`ErrorEvents`](super::ErrorEvents) takes that line for the end.
-/// - An ordinary call whose body is silent has no verdict until the body is dropped. So put a timeout
-///   for bodies inside.
+/// - A body has also ended when it has given its trailers, when it has given all of the length
+///   that it announced, and when it says so itself (`is_end_stream`).
+/// - Readers of server-sent events may stop at the line `data: [DONE]` and drop the rest. The
+///   inspector [`ErrorEvents`](super::ErrorEvents) takes that line for the end.
+/// - An ordinary call whose body is silent has no verdict until the body is dropped. So put a
+///   timeout for bodies inside.
 ///
-/// If the classifier calls a head a failure, or neutral, that is the verdict, and the body passes as it
-/// is.
+/// If the classifier calls a head a failure, or neutral, that is the verdict, and the body passes
+/// as it is.
 ///
 /// A server drops a response's body when its reader leaves, and may drop it unread after a `HEAD`
 /// request. That says nothing of the handler: set
 /// [`Cancelled::Release`](crate::Cancelled::Release) there, and such a probe gives its slot back.
 ///
-/// Every frame starts a probe's lease anew. The layer sees a frame when the reader polls it, so a body
-/// that nobody reads for longer than the lease is lost as a probe.
+/// Every frame starts a probe's lease anew. The layer sees a frame when the reader polls it, so a
+/// body that nobody reads for longer than the lease is lost as a probe.
 ///
 /// The body is wrapped, not boxed. Frames, trailers and size hints pass through. A frame costs no
 /// allocation and no lock. A probe's frame reads the clock.
@@ -75,7 +75,8 @@ impl EndOfBody {
     /// It is for streams that carry an error inside a `200`, which
     /// [`ErrorEvents`](super::ErrorEvents) finds, and for streams whose status comes in trailers.
     ///
-    /// `inspect` is a closure over `&Frame<D>`, or a type of [`Inspect`]. Each response gets a clone.
+    /// `inspect` is a closure over `&Frame<D>`, or a type of [`Inspect`]. Each response gets a
+    /// clone.
     ///
     /// # Examples
     ///

@@ -1,16 +1,22 @@
-//! Who looks at a body as it passes.
+//! The trait of whatever looks at a body as it passes.
 
 use http::{HeaderMap, StatusCode};
 use http_body::Frame;
 
 use crate::vocabulary::Outcome;
 
-/// Looks at a response's body as it passes, for [`EndOfBody::inspect`](super::EndOfBody::inspect): each response gets a clone.
+/// Looks at a response's body as it passes, for [`EndOfBody::inspect`](super::EndOfBody::inspect).
 ///
-/// Closures over `&Frame<D>` that answer with an `Option<Outcome>` inspect, too; annotate their argument. What one captures by value is each
-/// response's own. It runs outside every lock, and only until the verdict is given. If it panics, the call counts as cancelled and the panic goes on to whoever polled the body.
+/// Each response gets a clone of the inspector, so the type has to be `Clone`. A closure over
+/// `&Frame<D>` that returns an `Option<Outcome>` is an inspector, too. Annotate its argument. What
+/// it captures by value belongs to one response.
 ///
-/// A type of it has to be `Clone`.
+/// An inspector runs outside every lock, and only until the verdict.
+///
+/// # Panics
+///
+/// If an inspector panics, the call counts as cancelled, and the panic goes on to the caller that
+/// polled the body.
 ///
 /// # Examples
 ///
@@ -33,16 +39,20 @@ use crate::vocabulary::Outcome;
 /// # let _ = layer;
 /// ```
 pub trait Inspect<D> {
-    /// The head of the response, whose status was a success.
+    /// Looks at the head of the response, which the layer's classifier called a success.
     fn head(&mut self, status: StatusCode, headers: &HeaderMap) {
         let _ = (status, headers);
     }
 
-    /// The next frame of the body, data or trailers. With an outcome the verdict is given now, and what follows is not looked at.
+    /// Looks at the next frame of the body, data or trailers.
+    ///
+    /// An outcome is the verdict. The inspector sees no frame after it.
     fn frame(&mut self, frame: &Frame<D>) -> Option<Outcome>;
 
-    /// The body has ended in order, and no frame gave a verdict. It is also asked when nobody reads on, and the trailers have come, or all the data that
-    /// was announced; if it panics then, the panic goes nowhere.
+    /// Gives the verdict of a body that ended in order, and whose frames gave none.
+    ///
+    /// A body that its reader drops has also ended in order, if its trailers have come, or all the
+    /// data that it announced. A panic at that point goes no further.
     fn end(&mut self) -> Outcome {
         Outcome::Success
     }
@@ -65,7 +75,7 @@ where
     }
 }
 
-/// Looks at nothing: a body that ends in order is a success.
+/// Looks at nothing. A body that ends in order is a success.
 impl<D> Inspect<D> for () {
     fn frame(&mut self, _: &Frame<D>) -> Option<Outcome> {
         None

@@ -1,82 +1,45 @@
-//! HTTP: what a response's head says, what its body says, and soft refusals.
+//! HTTP: what responses, their bodies and their hints say, and refusals as responses.
 //!
-//! Around any client or server of [`http::Response`]s; nothing here knows a client.
+//! The parts fit around any client or server of [`http::Response`]s. None of them knows a client.
 //!
-//! | part | what it is |
-//! | --- | --- |
-//! | [`StatusClassifier`] | what a status says: `5xx`, `408` and `429` are failures, other `4xx` neutral; with a preset for models, and a table that you can change |
-//! | [`retry_after`], [`rate_limit_reset`] | how long a server asked to be left alone; the classifier reads them |
-//! | [`EndOfBody`] | verdicts at the end of the body, since a stream fails after its `200 OK`: for `judge` of all three layers |
-//! | [`Inspect`], [`ErrorEvents`] | who looks at the frames as they pass: errors inside a stream of events |
-//! | [`SoftRefusal`] | a refusal as a `503` with `Retry-After`, and a text or problem JSON for the body |
+//! | part | given to | what it does |
+//! | --- | --- | --- |
+//! | [`StatusClassifier`] | `classify` | judges a response by its status; has a preset for tools and one for models, and both can be changed |
+//! | [`retry_after`], [`rate_limit_reset`] | a classifier of yours | read from the headers how long to wait; `StatusClassifier` asks them |
+//! | [`EndOfBody`] | `judge` | gives the verdict at the end of the body: a stream may break after its `200 OK` |
+//! | [`ErrorEvents`] | `EndOfBody.inspect(..)` | finds errors inside a stream of events |
+//! | [`Inspect`] | `EndOfBody.inspect(..)` | the trait of whatever looks at the frames as they pass |
+//! | [`SoftRefusal`] | `refuse` | answers a refused call with a `503` and `Retry-After` |
+//!
+//! The guide has a page on [streams](crate::guide::streams): what each response and each end of a
+//! body says, how a probe's lease goes with a stream, and what to do about silence.
 //!
 //! # Examples
 //!
-//! A tool behind HTTP. The head alone decides, which is enough for short answers:
-//!
-//! ```
-//! use http::{Request, Response};
-//! use tower::{BoxError, ServiceBuilder, service_fn};
-//! use tower_breaker::CircuitBreakerLayer;
-//! use tower_breaker::http::StatusClassifier;
-//!
-//! let tool = ServiceBuilder::new()
-//!     .layer(CircuitBreakerLayer::new().name("search").classify(StatusClassifier::new()))
-//!     .service(service_fn(|_: Request<String>| async {
-//!         Ok::<_, BoxError>(Response::new("an answer".to_owned()))
-//!     }));
-//! # let _ = tool;
-//! ```
-//!
-//! A model that streams: an error in the midst of the stream counts against the model that served it, and the permit lives until the
-//! end of the body.
+//! A tool with short answers, whose head decides, and a model that streams, whose body decides:
 //!
 //! ```
 //! use http::{Request, Response};
 //! use http_body_util::Full;
 //! use hyper::body::Bytes;
 //! use tower::{BoxError, ServiceBuilder, service_fn};
-//! use tower_breaker::FallbackLayer;
 //! use tower_breaker::http::{EndOfBody, ErrorEvents, StatusClassifier};
+//! use tower_breaker::{CircuitBreakerLayer, FallbackLayer};
 //!
 //! async fn ask(_: Request<String>) -> Result<Response<Full<Bytes>>, BoxError> {
 //!     Ok(Response::new(Full::new(Bytes::from("data: {\"text\":\"hello\"}\n\n"))))
 //! }
 //!
-//! let layer = FallbackLayer::new("gpt-5")
+//! let breaker = CircuitBreakerLayer::new().name("search").classify(StatusClassifier::new());
+//! let tool = ServiceBuilder::new().layer(breaker).service(service_fn(ask));
+//!
+//! let fallback = FallbackLayer::new("gpt-5")
 //!     .backup("claude", service_fn(ask))
 //!     .probation_limit(3)
 //!     .classify(StatusClassifier::models())
 //!     .judge(EndOfBody.inspect(ErrorEvents::new()));
-//! let model = ServiceBuilder::new().layer(layer).service(service_fn(ask));
-//! # let _ = model;
-//! ```
-//!
-//! # The end of a body
-//!
-//! | the body | what it says |
-//! | --- | --- |
-//! | ends, or has given its trailers, or all that it announced | a success |
-//! | has a frame that an inspector calls a failure | that failure, at once |
-//! | fails | a transient failure |
-//! | is dropped before its end | what `on_cancel` says of a dropped call |
-//! | says nothing any more | nothing; but a probe has failed when its lease is over, counted from its admission, and anew from each frame |
-//!
-//! A verdict is given once. Under a body whose reader may wait for ever put a timeout for bodies, so that silence becomes an error of the body. A lease
-//! has to be longer than the longest silence, that before the first frame included. It need not be as long as the whole answer.
-//!
-//! While a probe's body goes on everybody else is refused, and a server that drips, or only sends signs of life, may make it go on for ever. Where streams are
-//! long, or have no end, put a limit on the whole of a body inside, or let the first frame be the verdict:
-//!
-//! ```
-//! use http_body::Frame;
-//! use hyper::body::Bytes;
-//! use tower_breaker::http::EndOfBody;
-//! use tower_breaker::{CircuitBreakerLayer, Outcome};
-//!
-//! let layer = CircuitBreakerLayer::new()
-//!     .judge(EndOfBody.inspect(|_: &Frame<Bytes>| Some(Outcome::Success)));
-//! # let _ = layer;
+//! let model = ServiceBuilder::new().layer(fallback).service(service_fn(ask));
+//! # let _ = (tool, model);
 //! ```
 
 mod body;

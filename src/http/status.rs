@@ -1,4 +1,4 @@
-//! What a response's status says.
+//! Judges calls by the status of the HTTP response.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::vocabulary::{
     Classify, ErrorsAsFailures, Failure, FailureKind, Outcome, RefusalsAsFailures,
 };
 
-/// Judges responses by their status, and leaves errors to another classifier.
+/// Judges responses by their status, and gives errors to another classifier.
 ///
 /// | status | [`new`](Self::new) | [`models`](Self::models) |
 /// | --- | --- | --- |
@@ -21,15 +21,18 @@ use crate::vocabulary::{
 /// | `429` | rate limited | rate limited |
 /// | other `4xx` | neutral: the caller's own mistake | neutral |
 /// | `5xx` | transient failure | transient failure |
-/// | from `600` on, which is not HTTP | as `5xx` (RFC 9110, 15) | as `5xx` |
-/// | an error | by [`ErrorsAsFailures`] | by [`RefusalsAsFailures`] |
+/// | `600` and above, which are not HTTP | as `5xx` (RFC 9110, section 15) | as `5xx` |
+/// | an error | as [`ErrorsAsFailures`] says | as [`RefusalsAsFailures`] says |
 ///
-/// [`status`](Self::status) and [`statuses`](Self::statuses) change the table, [`errors`](Self::errors) changes who judges errors.
+/// [`status`](Self::status) and [`statuses`](Self::statuses) change the table.
+/// [`errors`](Self::errors) changes the classifier of errors.
 ///
-/// A failure carries the hint of the response's headers, if there is one: [`retry_after`], and for a rate limit also
-/// [`rate_limit_reset`]. The headers of other responses are not looked at.
+/// A failure carries the wait that the headers ask for, as [`retry_after`] reads it. If that
+/// finds none, a rate limit carries the wait that [`rate_limit_reset`] reads. The classifier does
+/// not look at the headers of other responses.
 ///
-/// Layers clone their classifier into every call. A clone is a plain copy while the table is as it was made; with changes it counts a reference.
+/// Layers clone their classifier into every call. A clone of a preset is a plain copy. A clone of
+/// a changed table counts a reference.
 ///
 /// # Examples
 ///
@@ -57,10 +60,10 @@ use crate::vocabulary::{
 /// # let _ = (tool, model);
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "a classifier decides nothing deadline a layer is given it"]
+#[must_use = "a classifier decides nothing until a layer is given it"]
 pub struct StatusClassifier<E = ErrorsAsFailures> {
     preset: Preset,
-    /// The later ones win.
+    /// Later changes win.
     changes: Option<Arc<Vec<Change>>>,
     errors: E,
 }
@@ -74,19 +77,26 @@ enum Preset {
 }
 
 impl StatusClassifier {
-    /// For any service: `5xx` and `408` are transient failures, `429` is a rate limit, other `4xx` are neutral, and the rest is a success. Errors are
-    /// judged by [`ErrorsAsFailures`].
+    /// Makes a classifier for any service.
+    ///
+    /// `5xx` and `408` are transient failures, `429` is a rate limit, other `4xx` are neutral, and
+    /// the rest is a success. [`ErrorsAsFailures`] judges errors.
     pub const fn new() -> Self {
         Self::of(Preset::Any, ErrorsAsFailures)
     }
 }
 
 impl StatusClassifier<RefusalsAsFailures> {
-    /// For models: as [`new`](StatusClassifier::new), but `401`, `402`, `403` and `404` are fatal, since the key, the quota or the model is gone and no later call will
-    /// fare better. `400`, `413`, `422` and other `4xx` stay neutral: another model would not take the request either.
+    /// Makes a classifier for models.
     ///
-    /// Errors are judged by [`RefusalsAsFailures`], which is a fallback's own default: a model that one of this crate's layers refuses did not answer. For a circuit breaker
-    /// or a tripwire around other layers of this crate add `.errors(ErrorsAsFailures)`.
+    /// It judges as [`new`](StatusClassifier::new), except that `401`, `402`, `403` and `404` are
+    /// fatal: the key, the quota or the model is gone, and a later call fails in the same way.
+    /// `400`, `413`, `422` and other `4xx` stay neutral, because another model would not take the
+    /// request either.
+    ///
+    /// [`RefusalsAsFailures`] judges errors, as a fallback needs: a model whose call was refused
+    /// did not answer. For a circuit breaker or a tripwire around other layers of this crate, add
+    /// `.errors(ErrorsAsFailures)`.
     ///
     /// # Examples
     ///
@@ -120,11 +130,11 @@ impl<E> StatusClassifier<E> {
         }
     }
 
-    /// Changes what one status says. What was said of it before no longer holds.
+    /// Changes what one status says. The change replaces earlier ones.
     ///
     /// # Examples
     ///
-    /// A failure may have a hint of its own, which goes before that of the headers:
+    /// A failure may have a hint of its own, which goes before the hint of the headers:
     ///
     /// ```
     /// use std::time::Duration;
@@ -143,11 +153,11 @@ impl<E> StatusClassifier<E> {
         self.change(code..=code, outcome.into())
     }
 
-    /// Changes what a range of statuses says. What was said of them before no longer holds.
+    /// Changes what a range of statuses says. The change replaces earlier ones.
     ///
     /// # Panics
     ///
-    /// If the range is empty, or holds what is not a status: they go from 100 to 999.
+    /// If the range is empty, or goes beyond the statuses, which are 100 to 999.
     ///
     /// # Examples
     ///
@@ -156,7 +166,7 @@ impl<E> StatusClassifier<E> {
     /// use tower_breaker::http::StatusClassifier;
     /// use tower_breaker::{Failure, Outcome};
     ///
-    /// // A tool that must not be moved away: whoever sends there has the wrong address.
+    /// // A redirect means that the tool's address is wrong, and no later call will fare better.
     /// let statuses = StatusClassifier::new()
     ///     .statuses(300..=399, Failure::fatal())
     ///     .status(StatusCode::NOT_MODIFIED, Outcome::Success);
@@ -176,7 +186,10 @@ impl<E> StatusClassifier<E> {
         self
     }
 
-    /// Decides who judges errors: a closure over `Result<&Response<B>, &Error>`, or a type of [`Classify`]. It is never asked about a response.
+    /// Sets the classifier of errors: a closure over `Result<&Response<B>, &Error>`, or a type
+    /// that implements [`Classify`].
+    ///
+    /// It is never asked about a response.
     ///
     /// # Examples
     ///
@@ -203,7 +216,8 @@ impl<E> StatusClassifier<E> {
         }
     }
 
-    /// What the head of a response says: for a response that is not an [`http::Response`], as that of `reqwest`.
+    /// Returns what the head of a response says, for a response of another type than
+    /// [`http::Response`], such as `reqwest::Response`.
     ///
     /// # Examples
     ///
@@ -248,7 +262,7 @@ impl Preset {
     }
 }
 
-/// What the last change of a status says.
+/// Returns what the last change of a status says, if it was changed.
 fn changed(changes: &[Change], code: u16) -> Option<Outcome> {
     let change = changes
         .iter()
@@ -257,7 +271,7 @@ fn changed(changes: &[Change], code: u16) -> Option<Outcome> {
     Some(change.1)
 }
 
-/// The hint of the headers for a failure.
+/// Returns how long the headers ask to wait after a failure.
 #[cold]
 fn hint(failure: Failure, headers: &HeaderMap) -> Option<Duration> {
     retry_after(headers).or_else(|| match failure.kind() {
@@ -280,214 +294,4 @@ where
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::vocabulary::{Reason, Refusal};
-    use crate::{BoxError, Outcome::Neutral, Outcome::Success};
-
-    const TRANSIENT: Outcome = Outcome::Failure(Failure::transient());
-    const LIMITED: Outcome = Outcome::Failure(Failure::rate_limited());
-    const FATAL: Outcome = Outcome::Failure(Failure::fatal());
-
-    fn head<E>(classifier: &StatusClassifier<E>, code: u16) -> Outcome {
-        let status = StatusCode::from_u16(code).unwrap();
-        classifier.of_head(status, &HeaderMap::new())
-    }
-
-    fn hinting(all: &[(&'static str, &str)]) -> HeaderMap {
-        let pairs = all
-            .iter()
-            .map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
-        pairs.collect()
-    }
-
-    #[test]
-    fn every_status_says_what_the_table_says() {
-        for code in 100..=999 {
-            let any = match code {
-                100..=399 => Success,
-                408 | 500..=999 => TRANSIENT,
-                429 => LIMITED,
-                _ => Neutral,
-            };
-            let models = match code {
-                401..=404 => FATAL,
-                _ => any,
-            };
-            assert_eq!(head(&StatusClassifier::new(), code), any, "{code}");
-            assert_eq!(head(&StatusClassifier::default(), code), any, "{code}");
-            assert_eq!(head(&StatusClassifier::models(), code), models, "{code}");
-        }
-    }
-
-    #[test]
-    fn changes_hold_for_their_statuses_alone_and_later_ones_win() {
-        let changed = StatusClassifier::models()
-            .statuses(400..=499, Failure::transient())
-            .status(StatusCode::NOT_FOUND, Success)
-            .statuses(404..=405, Failure::rate_limited())
-            .status(StatusCode::METHOD_NOT_ALLOWED, Neutral)
-            .statuses(100..=100, Failure::fatal())
-            .statuses(999..=999, Success);
-        for (code, outcome) in [
-            (100, FATAL),
-            (101, Success),
-            (399, Success),
-            (400, TRANSIENT),
-            (401, TRANSIENT),
-            (403, TRANSIENT),
-            (404, LIMITED),
-            (405, Neutral),
-            (406, TRANSIENT),
-            (429, TRANSIENT),
-            (499, TRANSIENT),
-            (500, TRANSIENT),
-            (998, TRANSIENT),
-            (999, Success),
-        ] {
-            assert_eq!(head(&changed, code), outcome, "{code}");
-        }
-        // What was not changed is the preset's.
-        assert_eq!(
-            head(
-                &StatusClassifier::models().status(StatusCode::OK, Neutral),
-                402
-            ),
-            FATAL
-        );
-    }
-
-    #[test]
-    fn a_clone_that_is_changed_leaves_the_other_as_it_was() {
-        let one = StatusClassifier::new().status(StatusCode::OK, Neutral);
-        let other = one.clone().status(StatusCode::OK, Failure::fatal());
-        assert_eq!((head(&one, 200), head(&other, 200)), (Neutral, FATAL));
-    }
-
-    #[test]
-    fn a_changed_table_is_shared_by_its_clones_and_a_preset_has_none() {
-        assert!(StatusClassifier::new().changes.is_none());
-        assert!(StatusClassifier::models().changes.is_none());
-        let changed = StatusClassifier::new().status(StatusCode::OK, Neutral);
-        let clone = changed.clone();
-        let same = Arc::ptr_eq(&changed.changes.unwrap(), &clone.changes.unwrap());
-        assert!(same);
-    }
-
-    #[test]
-    fn it_adds_two_words_to_a_future() {
-        assert_eq!(size_of::<StatusClassifier>(), 2 * size_of::<usize>());
-        let models = size_of::<StatusClassifier<RefusalsAsFailures>>();
-        assert_eq!(models, 2 * size_of::<usize>());
-    }
-
-    #[test]
-    fn a_failure_carries_the_hint_of_the_headers_and_nothing_else_does() {
-        let headers = hinting(&[("retry-after", "7")]);
-        let hint = Duration::from_secs(7);
-        for code in 100..=999 {
-            let models = StatusClassifier::models();
-            let plain = head(&models, code);
-            let expected = match plain {
-                Outcome::Failure(failure) => failure.with_retry_after(hint).into(),
-                other => other,
-            };
-            let status = StatusCode::from_u16(code).unwrap();
-            assert_eq!(models.of_head(status, &headers), expected, "{code}");
-        }
-    }
-
-    #[test]
-    fn a_hint_of_the_tables_own_goes_before_that_of_the_headers() {
-        let own = Outcome::from(Failure::rate_limited().with_retry_after(Duration::from_secs(3)));
-        let table = StatusClassifier::new()
-            .status(StatusCode::BAD_GATEWAY, own)
-            .status(StatusCode::CONFLICT, Failure::transient());
-        let headers = hinting(&[("retry-after", "7")]);
-        assert_eq!(table.of_head(StatusCode::BAD_GATEWAY, &headers), own);
-        assert_eq!(
-            table.of_head(StatusCode::CONFLICT, &headers),
-            Failure::transient()
-                .with_retry_after(Duration::from_secs(7))
-                .into()
-        );
-    }
-
-    #[test]
-    fn a_limits_reset_is_heeded_for_rate_limits_alone_and_last() {
-        let limits = [
-            ("x-ratelimit-remaining-tokens", "0"),
-            ("x-ratelimit-reset-tokens", "6m0s"),
-        ];
-        let limited = |secs| {
-            Failure::rate_limited()
-                .with_retry_after(Duration::from_secs(secs))
-                .into()
-        };
-        let new = StatusClassifier::new();
-        let headers = hinting(&limits);
-        let status = StatusCode::TOO_MANY_REQUESTS;
-        assert_eq!(new.of_head(status, &headers), limited(360));
-        let unavailable = StatusCode::SERVICE_UNAVAILABLE;
-        assert_eq!(new.of_head(unavailable, &headers), TRANSIENT);
-        let fatal = StatusClassifier::models().of_head(StatusCode::FORBIDDEN, &headers);
-        assert_eq!(fatal, FATAL);
-        let both = hinting(&[&limits[..], &[("retry-after", "2")]].concat());
-        assert_eq!(new.of_head(status, &both), limited(2));
-        // A status that the table calls a rate limit is one.
-        let changed = new.status(unavailable, Failure::rate_limited());
-        assert_eq!(changed.of_head(unavailable, &headers), limited(360));
-    }
-
-    #[test]
-    fn errors_are_judged_by_who_is_told_to() {
-        type Answer = Result<Response<()>, BoxError>;
-        fn classify<C: Classify<Response<()>, BoxError>>(by: &C, answer: &Answer) -> Outcome {
-            by.classify(answer.as_ref())
-        }
-        let down: Answer = Err("down".into());
-        let refused: Answer = Err(Refusal::breaker(Reason::CircuitOpen).into());
-        let (new, models) = (StatusClassifier::new(), StatusClassifier::models());
-        assert_eq!(classify(&new, &down), TRANSIENT);
-        assert_eq!(classify(&new, &refused), Neutral);
-        assert_eq!(classify(&models, &down), TRANSIENT);
-        assert_eq!(classify(&models, &refused), TRANSIENT);
-
-        let own = models.status(StatusCode::OK, Neutral).errors(
-            |result: Result<&Response<()>, &BoxError>| {
-                assert!(result.is_err(), "it was asked about a response");
-                FATAL
-            },
-        );
-        assert_eq!(classify(&own, &down), FATAL);
-        assert_eq!(classify(&own, &Ok(Response::new(()))), Neutral);
-        let mut gone = Response::new(());
-        *gone.status_mut() = StatusCode::NOT_FOUND;
-        assert_eq!(classify(&own, &Ok(gone)), FATAL);
-    }
-
-    #[test]
-    #[should_panic(
-        expected = "`statuses` needs a range that is not empty, from 100 to 999 at most, not 99..=200"
-    )]
-    fn a_range_that_begins_before_the_statuses_panics() {
-        let _ = StatusClassifier::new().statuses(99..=200, Success);
-    }
-
-    #[test]
-    #[should_panic(
-        expected = "`statuses` needs a range that is not empty, from 100 to 999 at most, not 500..=1000"
-    )]
-    fn a_range_that_ends_after_the_statuses_panics() {
-        let _ = StatusClassifier::new().statuses(500..=1000, Success);
-    }
-
-    #[test]
-    #[should_panic(
-        expected = "`statuses` needs a range that is not empty, from 100 to 999 at most, not 500..=499"
-    )]
-    fn an_empty_range_panics() {
-        #[allow(clippy::reversed_empty_ranges)]
-        let _ = StatusClassifier::new().statuses(500..=499, Success);
-    }
-}
+mod tests;

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// An instant, in nanoseconds since its layer was made; half the size of an `Instant`, and fit for an atomic.
+/// An instant, in nanoseconds since its layer was made.
+///
+/// It has half the size of an `Instant`, and fits into an atomic.
 ///
 /// Sums saturate at [`Timestamp::NEVER`], 584 years away, which no clock reaches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,13 +24,15 @@ impl Timestamp {
         self.0
     }
 
-    /// This moment and `wait` more.
+    /// Returns the timestamp that is `wait` later.
     #[inline]
     pub(crate) fn saturating_add(self, wait: Duration) -> Self {
         Self(self.0.saturating_add(nanos(wait)))
     }
 
-    /// This moment; but if it is `other`, the one just before. For two moments that are past, and have to differ where they are compared alone.
+    /// Returns this timestamp, or the one just before it if it equals `other`.
+    ///
+    /// Use it for past timestamps that must differ, and that are only compared with each other.
     pub(crate) fn distinct_from(self, other: Self) -> Self {
         if self == other {
             Self(self.0.saturating_sub(1))
@@ -37,19 +41,19 @@ impl Timestamp {
         }
     }
 
-    /// How much time passed since `earlier`.
+    /// Returns how much time has passed since `earlier`.
     #[inline]
     pub(crate) fn duration_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// How long it is from `now` to this moment; `None` if it never comes.
+    /// Returns the time from `now` to this timestamp, or `None` if it never comes.
     #[inline]
     pub(crate) fn remaining(self, now: Self) -> Option<Duration> {
         (self != Self::NEVER).then(|| self.duration_since(now))
     }
 
-    /// The same in nanoseconds: zero when past, and `u64::MAX` if it never comes.
+    /// Returns the same in nanoseconds: zero if it is past, and `u64::MAX` if it never comes.
     #[inline]
     pub(crate) const fn nanos_remaining(self, now: Self) -> u64 {
         if self.0 == Self::NEVER.0 {
@@ -59,7 +63,7 @@ impl Timestamp {
     }
 }
 
-/// A duration in whole nanoseconds, at most `u64::MAX`.
+/// Converts a duration to whole nanoseconds, at most `u64::MAX`.
 pub(crate) fn nanos(duration: Duration) -> u64 {
     duration
         .as_secs()
@@ -67,7 +71,7 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
         .saturating_add(u64::from(duration.subsec_nanos()))
 }
 
-/// Reads the time, tokio's, so that a paused clock drives every test.
+/// Reads the time. It is tokio's time, so that a paused clock drives every test.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     epoch: Instant,
@@ -80,7 +84,7 @@ impl Clock {
         }
     }
 
-    #[allow(clippy::inline_always)] // Two calls are in it already.
+    #[allow(clippy::inline_always)] // It contains two calls already.
     #[inline(always)]
     pub(crate) fn now(&self) -> Timestamp {
         #[cfg(test)]
@@ -88,7 +92,8 @@ impl Clock {
         let Some(passed) = Instant::now().checked_duration_since(self.epoch) else {
             return Timestamp::START;
         };
-        // With a sign, since then the product itself tells whether it fits, and the sum does. No two instants are more seconds apart.
+        // The product is signed. If it fits into an `i64`, then the sum fits into a `u64`. No two
+        // instants are further apart than an `i64` counts seconds.
         #[allow(clippy::cast_possible_wrap, clippy::cast_sign_loss)]
         match (passed.as_secs() as i64).checked_mul(1_000_000_000) {
             Some(nanos) => Timestamp(nanos as u64 + u64::from(passed.subsec_nanos())),
@@ -97,7 +102,8 @@ impl Clock {
     }
 }
 
-/// The time from 292 years on, a second short of [`Timestamp::NEVER`]. Out of line, since it is never read.
+/// The time from 292 years on: a second before [`Timestamp::NEVER`]. The code is out of line,
+/// because nobody ever runs it.
 #[cold]
 #[inline(never)]
 fn stopped() -> Timestamp {
@@ -115,7 +121,7 @@ pub(crate) mod reads {
         READS.set(READS.get() + 1);
     }
 
-    /// How often this thread read the clock while `f` ran.
+    /// Returns how often this thread has read the clock while `f` ran.
     pub(crate) fn during(f: impl FnOnce()) -> u64 {
         let before = READS.get();
         f();
@@ -123,7 +129,7 @@ pub(crate) mod reads {
     }
 }
 
-// Loom's models bring no runtime.
+// The loom models have no runtime.
 #[cfg(all(test, not(tower_breaker_loom)))]
 mod tests {
     use super::*;
@@ -142,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_that_is_to_differ_from_itself_is_the_one_before() {
+    fn a_timestamp_that_must_differ_from_itself_is_the_one_before() {
         let (one, two) = (Timestamp::from_nanos(1), Timestamp::from_nanos(2));
         assert_eq!((two.distinct_from(two), two.distinct_from(one)), (one, two));
         assert_eq!(
@@ -152,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn time_left_is_exact_zero_when_past_and_unknown_when_it_never_comes() {
+    fn the_time_left_is_exact_and_zero_when_past_and_none_when_it_never_comes() {
         let now = Timestamp::from_nanos(3_000_000_000);
         assert_eq!(
             Timestamp::from_nanos(5_000_000_001).remaining(now),
@@ -188,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_clock_follows_a_paused_one() {
+    async fn the_clock_follows_the_paused_clock_of_tokio() {
         let clock = Clock::start();
         assert_eq!(clock.now(), Timestamp::START);
         tokio::time::advance(Duration::from_millis(1500)).await;

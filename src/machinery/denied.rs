@@ -13,14 +13,14 @@ pub(crate) struct Denied {
 }
 
 impl Denied {
-    /// The service was not polled ready for the call: it may come again at once.
+    /// The service was not polled ready before the call. The caller may come again at once.
     pub(crate) const NOT_READY: Self = Self {
         reason: Reason::NotReady,
         wait: Some(Duration::ZERO),
         last: None,
     };
 
-    /// What the call is told, in the words of the layer that refuses.
+    /// Makes the refusal that the caller gets. `by` is the constructor of the layer that refuses.
     #[inline]
     pub(crate) fn refusal(self, by: impl FnOnce(Reason) -> Refusal, name: Option<Name>) -> Refusal {
         by(self.reason)

@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 
-/// What a machine did, waiting to be told in order.
+/// The events of one machine, in the order in which they happened.
 ///
-/// It keeps at most [`EventQueue::MOST`]; past that, with listeners slower than the transitions, further ones are only counted.
+/// The queue keeps at most [`EventQueue::CAPACITY`] events. If listeners are slower than the
+/// transitions, then further events are only counted.
 #[derive(Debug)]
 pub(crate) struct EventQueue<N> {
     queue: Option<Box<Queue<N>>>,
@@ -14,14 +15,15 @@ pub(crate) struct EventQueue<N> {
 struct Queue<N> {
     events: VecDeque<Queued<N>>,
     missed: u64,
-    /// Somebody is telling them, one after the other.
+    /// Somebody delivers the events, one after the other.
     delivering: bool,
 }
 
-/// What comes next for the observers.
+/// The next item for the observers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Queued<N> {
     Event(N),
+    /// This many events were counted, but not kept.
     Missed(u64),
 }
 
@@ -32,7 +34,8 @@ impl<N> Default for EventQueue<N> {
 }
 
 impl<N: Copy> EventQueue<N> {
-    pub(crate) const MOST: usize = 1024;
+    /// How many events the queue keeps.
+    pub(crate) const CAPACITY: usize = 1024;
 
     pub(crate) fn push(&mut self, pending: N) {
         let queue = self.queue.get_or_insert_with(|| {
@@ -42,7 +45,7 @@ impl<N: Copy> EventQueue<N> {
                 delivering: false,
             })
         });
-        if queue.events.len() >= Self::MOST {
+        if queue.events.len() >= Self::CAPACITY {
             queue.missed += 1;
             return;
         }
@@ -53,12 +56,13 @@ impl<N: Copy> EventQueue<N> {
         queue.events.push_back(Queued::Event(pending));
     }
 
-    /// Throws away what nobody will be told.
+    /// Drops all events. It is for a machine without observers.
     pub(crate) fn discard(&mut self) {
         self.queue = None;
     }
 
-    /// Makes the caller the one who delivers, unless there is nothing to tell or somebody does it already.
+    /// Makes the caller the one who delivers. Returns `false` if the queue is empty, or if
+    /// somebody delivers already.
     pub(crate) fn begin(&mut self) -> bool {
         match &mut self.queue {
             Some(queue) if !queue.delivering && !queue.events.is_empty() => {
@@ -69,7 +73,7 @@ impl<N: Copy> EventQueue<N> {
         }
     }
 
-    /// The next thing to tell. With `None` the caller no longer delivers.
+    /// Returns what is to be delivered next. With `None`, the caller no longer delivers.
     pub(crate) fn next(&mut self) -> Option<Queued<N>> {
         let queue = self.queue.as_mut()?;
         let next = queue.events.pop_front().or_else(|| {
@@ -86,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notes_are_told_in_order_by_one_at_a_time() {
+    fn events_are_delivered_in_order_by_one_caller_at_a_time() {
         let mut events = EventQueue::default();
         assert!(!events.begin());
         assert_eq!(events.next(), None);
@@ -103,20 +107,20 @@ mod tests {
         events.push(4);
         assert!(
             events.begin(),
-            "the last one stopped when there was no more"
+            "the last caller stopped when the queue was empty"
         );
         events.discard();
         assert!(!events.begin());
     }
 
     #[test]
-    fn notes_that_nobody_takes_are_bounded_and_counted() {
+    fn events_past_the_capacity_are_counted() {
         let mut events = EventQueue::default();
-        for n in 0..EventQueue::<usize>::MOST + 10 {
+        for n in 0..EventQueue::<usize>::CAPACITY + 10 {
             events.push(n);
         }
         assert!(events.begin());
-        for n in 0..EventQueue::<usize>::MOST {
+        for n in 0..EventQueue::<usize>::CAPACITY {
             assert_eq!(events.next(), Some(Queued::Event(n)));
         }
         events.push(5000);
@@ -124,16 +128,16 @@ mod tests {
         assert_eq!(events.next(), Some(Queued::Event(5000)));
         assert_eq!(events.next(), None);
 
-        for n in 0..=EventQueue::<usize>::MOST {
+        for n in 0..=EventQueue::<usize>::CAPACITY {
             events.push(n);
         }
-        for n in 0..EventQueue::<usize>::MOST {
+        for n in 0..EventQueue::<usize>::CAPACITY {
             assert_eq!(events.next(), Some(Queued::Event(n)));
         }
         assert_eq!(
             events.next(),
             Some(Queued::Missed(1)),
-            "told even when nothing follows"
+            "delivered even if nothing follows"
         );
         assert_eq!(events.next(), None);
     }

@@ -1,17 +1,17 @@
 //! A permit that a response body holds until its verdict, whatever layer gave it out.
 //!
-//! The type of a body must not depend on the layer. So the permit's type is erased: the body keeps
-//! the reference that the permit had on its machine, as a trait object, and the ticket as plain
-//! numbers. The reference exists already, so this costs no allocation. An ordinary frame asks one
-//! flag and makes no virtual call.
+//! The type of a body must not depend on the layer, so the permit's type is erased. The body keeps
+//! the permit's reference to its machine as a trait object, and the ticket as plain numbers. The
+//! reference exists already, so this costs no allocation. An ordinary frame asks one flag and
+//! makes no virtual call.
 
 use std::fmt;
 use std::sync::Arc;
 
-use super::clock::Timestamp;
 use crate::vocabulary::Outcome;
 
-/// The layer's side of a [`HeldPermit`]. Each layer implements it for the reference to its machine.
+/// The layer's side of a [`HeldPermit`]. Each layer implements it for the reference to its
+/// machine.
 pub(crate) trait PermitIssuer: Send + Sync {
     /// Gives the verdict of the call with `ticket`.
     fn record(&self, ticket: &ErasedTicket, outcome: Outcome);
@@ -19,15 +19,13 @@ pub(crate) trait PermitIssuer: Send + Sync {
     /// Gives the verdict of the call with `ticket`, which was dropped.
     fn cancel(&self, ticket: &ErasedTicket);
 
-    /// Starts the lease of the probe with `ticket` anew, where the layer has leases.
+    /// Renews the lease of the probe that holds `ticket`. Does nothing if the layer has no leases.
     fn renew(&self, ticket: &ErasedTicket);
 }
 
 /// A layer's ticket without its type. Only the layer that made it can read it.
 pub(crate) struct ErasedTicket {
-    /// When the call was admitted, if a verdict may depend on how long it ran.
-    pub(crate) started: Timestamp,
-    /// What the layer stored.
+    /// The facts about the call that the layer needs.
     pub(crate) parts: [u64; 3],
     /// Whether the call is the probe.
     pub(crate) is_probe: bool,
@@ -54,7 +52,7 @@ impl HeldPermit {
         }
     }
 
-    /// Notes a sign of life: the lease of a probe starts anew.
+    /// Renews the lease if the call is a probe. The body calls this for each frame.
     #[inline]
     pub(crate) fn renew(&self) {
         if self.ticket.is_probe {

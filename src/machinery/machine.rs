@@ -1,38 +1,42 @@
-//! What a state machine is made of: the word that mirrors it, and the notes of what it did.
+//! The trait of the state machines.
 //!
-//! The machines themselves are pure. They take the time as an argument, return decisions, and leave notes; [`shared_machine`](crate::machinery::shared_machine)
-//! locks them, publishes their word, wakes, and delivers.
+//! The machines are pure. They take the time as an argument, return decisions, and leave pending
+//! events. A [`SharedMachine`](crate::machinery::shared_machine::SharedMachine) does the rest: it
+//! locks its machine, publishes the packed state, wakes the waiters, and delivers the events.
 
 use super::clock::Timestamp;
 use super::packed_state::PackedState;
 use crate::vocabulary::Event;
 
-/// A pure state machine that a [`SharedMachine`](crate::machinery::shared_machine::SharedMachine) can hold.
+/// A pure state machine that a [`SharedMachine`](crate::machinery::shared_machine::SharedMachine)
+/// can hold.
 pub(crate) trait Machine {
-    /// How it decides; the same for all machines of one layer.
+    /// How it decides. All machines of one layer have the same rules.
     type Rules;
-    /// What it leaves for observers.
+    /// An event that waits to be delivered.
     type Pending: Copy;
 
-    /// The word that mirrors it.
+    /// Returns the 64 bits that mirror the machine.
     fn packed(&self) -> PackedState;
 
-    /// The moment that belongs to the word: when its phase runs out.
+    /// Returns the deadline that belongs to the packed state: when the phase runs out.
     fn deadline(&self) -> Timestamp;
 
-    /// Takes over what lock-free callers changed since it was published: what they counted in the word, and the moment, where the phase is
-    /// one whose moment they may renew.
+    /// Takes over what lock-free callers have changed since the packed state was published.
+    ///
+    /// They may have counted in the packed state. In a phase whose deadline they may renew, they
+    /// may also have moved the deadline.
     fn take_over(&mut self, packed: PackedState, deadline: Timestamp);
 
-    /// Whether the store may evict it.
+    /// Says whether the store may evict the machine.
     fn retention(&self, rules: &Self::Rules, now: Timestamp) -> Retention;
 
-    /// Until when a machine that is [`Retention::Live`] stays so, if nobody calls.
+    /// Returns until when a machine that is [`Retention::Live`] stays live, if nobody calls.
     fn live_until(&self, _: &Self::Rules, _: Timestamp) -> Timestamp {
         self.deadline()
     }
 
-    /// A note as observers see it.
+    /// Turns a pending event into the event that observers get.
     fn event<'a>(
         pending: Self::Pending,
         name: Option<&'a str>,
@@ -40,13 +44,13 @@ pub(crate) trait Machine {
     ) -> Event<'a>;
 }
 
-/// Whether the store may evict a machine, calls in flight left aside.
+/// Whether the store may evict a machine. Calls in flight are not considered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retention {
-    /// As new: nothing is lost with it.
+    /// It is as new, so an eviction loses nothing.
     Clean,
-    /// It remembers something, but nothing that still runs.
+    /// It remembers something, but no cooldown or lease runs.
     Unclean,
-    /// A cooldown or a lease still runs, or it is pinned.
+    /// A cooldown or a lease runs, or somebody has forced its state by hand.
     Live,
 }

@@ -1,4 +1,4 @@
-//! The observers of one layer.
+//! The observers of one layer, which get its events.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,11 +20,13 @@ impl Observers {
         self.0.is_empty()
     }
 
-    /// Tells every observer. Never panics: a panic here would leave a destructor, or an undelivered queue.
+    /// Delivers `event` to every observer.
+    ///
+    /// It never panics. A panic here would leave a destructor, or would leave events undelivered.
     pub(crate) fn tell(&self, event: &Event<'_>) {
         for observer in &self.0 {
             if let Err(payload) = catch_unwind(AssertUnwindSafe(|| observer.observe(event))) {
-                // A payload's own destructor may panic too.
+                // The destructor of the payload may panic as well.
                 if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
                     std::mem::forget(again);
                 }

@@ -4,25 +4,26 @@ use std::fmt;
 
 use crate::vocabulary::{FailureKind, Outcome};
 
-/// The 64 bits that mirror a machine: its generation, its phase, its streak and the kind of its last failure.
+/// The 64 bits that mirror a machine: its generation, its phase, its streak, and the kind of its
+/// last failure.
 ///
-/// | bits | what |
+/// | bits | what they say |
 /// | --- | --- |
-/// | 0 | *busy*: the machine's lock is held by somebody who may change it; ask under the lock |
-/// | 1 | *plain*: a success, or a failure below the threshold, changes the streak and the last failure alone |
-/// | 2–4 | the phase; 0 lets every call through, what the others mean is the machine's |
+/// | 0 | *busy*: a step is under way, or the machine is retired, so ask under the lock |
+/// | 1 | *lock-free*: a success, or a failure below the threshold, changes only the streak and the last failure |
+/// | 2–4 | the phase: 0 admits every call, and each machine gives the others their meaning |
 /// | 5–6 | the kind of the last failure |
-/// | 7 | *timed*: whoever is admitted reads the clock, since a verdict may depend on how long the call ran |
+/// | 7 | *timed*: an admitted call reads the clock, because its verdict may depend on how long it ran |
 /// | 8–31 | the streak, which stops at [`PackedState::FULL`] |
 /// | 32–63 | the generation |
 ///
-/// A generation wraps after 2³² transitions; a call would have to be in flight across exactly as many to be taken for
-/// a current one.
+/// The generation wraps after 2³² transitions. A call would have to be in flight across exactly
+/// that many transitions before its result is taken for a current one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PackedState(u64);
 
 impl PackedState {
-    /// The streak from which on only the machine counts.
+    /// The largest streak that fits. From here on only the machine counts.
     pub(crate) const FULL: u32 = (1 << 24) - 1;
     pub(crate) const BUSY: Self = Self(1);
 
@@ -81,7 +82,8 @@ impl PackedState {
         ((self.0 & Self::STREAK) >> 8) as u32
     }
 
-    /// This word, which is plain, with `outcome` counted in it; `None` if that reaches `threshold`, or more than a word can count.
+    /// Returns this packed state, whose lock-free bit is set, with `outcome` counted in it.
+    /// Returns `None` if the streak reaches `threshold`, or if it no longer fits.
     #[inline]
     pub(crate) fn counting(self, outcome: Outcome, threshold: u32) -> Option<Self> {
         match outcome {
@@ -95,7 +97,8 @@ impl PackedState {
         }
     }
 
-    /// The streak, of which the machine knows `counted`: the word counts on, and once it is full the machine does.
+    /// Returns the streak, where `counted` is the streak that the machine knows. The packed state
+    /// is right until it is full, and the machine is right from then on.
     pub(crate) fn streak_or(self, counted: u32) -> u32 {
         if self.streak() < Self::FULL {
             self.streak()
@@ -114,13 +117,14 @@ impl PackedState {
         }
     }
 
-    /// Whether every call is let through, and there is no more to it: no step of the machine, no clock.
+    /// Whether every call is admitted, with no step of the machine and no look at the clock.
     #[inline]
     pub(crate) fn admits_all(self) -> bool {
         self.0 & (Self::PHASE | Self::TIMED | Self::BUSY.0) == 0
     }
 
-    /// Whether a success from `generation` is current, however long it took, and changes nothing.
+    /// Whether a success from `generation` is current and changes nothing, whatever the duration
+    /// of the call.
     #[inline]
     pub(crate) fn is_clean_in(self, generation: u32) -> bool {
         let mask = Self::GENERATION | Self::STREAK | Self::TIMED | Self::LOCK_FREE | Self::BUSY.0;
@@ -137,14 +141,16 @@ impl PackedState {
         self.0 & Self::BUSY.0 != 0
     }
 
-    /// Whether a result from `generation` is current, and changes the streak and the last failure alone.
+    /// Whether a result from `generation` is current, and changes only the streak and the last
+    /// failure.
     #[inline]
     pub(crate) fn is_lock_free_in(self, generation: u32) -> bool {
         let mask = Self::GENERATION | Self::LOCK_FREE | Self::BUSY.0;
         self.0 & mask == u64::from(generation) << 32 | Self::LOCK_FREE
     }
 
-    /// Whether callers who wait for a transition have something new to see.
+    /// Whether waiters have something new to see: another generation, another phase or another
+    /// busy bit.
     pub(crate) fn differs_for_waiters(self, other: Self) -> bool {
         (self.0 ^ other.0) & (Self::GENERATION | Self::PHASE | Self::BUSY.0) != 0
     }
@@ -157,7 +163,7 @@ impl fmt::Debug for PackedState {
             .field("phase", &self.phase())
             .field("streak", &self.streak())
             .field("last", &self.last())
-            .field("plain", &(self.0 & Self::LOCK_FREE != 0))
+            .field("lock_free", &(self.0 & Self::LOCK_FREE != 0))
             .field("timed", &self.is_timed())
             .field("busy", &self.is_busy())
             .finish()
@@ -169,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_keeps_each_of_its_parts_apart() {
+    fn each_part_is_kept_apart_from_the_others() {
         let kinds = [
             None,
             Some(FailureKind::Transient),
@@ -180,7 +186,7 @@ mod tests {
             for phase in 0..8 {
                 for streak in [0, 1, PackedState::FULL] {
                     for last in kinds {
-                        for (plain, timed) in
+                        for (lock_free, timed) in
                             [(false, false), (true, false), (false, true), (true, true)]
                         {
                             let packed = PackedState::new(generation, phase)
@@ -190,17 +196,17 @@ mod tests {
                                 .with_streak(streak)
                                 .timed(!timed)
                                 .timed(timed)
-                                .lock_free(!plain)
-                                .lock_free(plain);
+                                .lock_free(!lock_free)
+                                .lock_free(lock_free);
                             assert_eq!(packed.generation(), generation);
                             assert_eq!(packed.phase(), phase);
                             assert_eq!(packed.streak(), streak);
                             assert_eq!(packed.last(), last);
-                            assert_eq!(packed.is_lock_free_in(generation), plain);
+                            assert_eq!(packed.is_lock_free_in(generation), lock_free);
                             assert!(!packed.is_lock_free_in(generation.wrapping_add(1)));
                             assert_eq!(packed.is_timed(), timed);
                             assert_eq!(packed.admits_all(), phase == 0 && !timed);
-                            let clean = plain && !timed && streak == 0;
+                            let clean = lock_free && !timed && streak == 0;
                             assert_eq!(packed.is_clean_in(generation), clean);
                             assert!(!packed.is_clean_in(generation.wrapping_add(1)));
                             assert!(!packed.is_busy());
@@ -213,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_streak_stops_at_the_words_limit() {
+    fn a_streak_stops_at_the_limit_of_the_packed_state() {
         let packed = PackedState::new(7, 2).with_streak(u32::MAX);
         assert_eq!(packed.streak(), PackedState::FULL);
         assert_eq!(packed.streak_or(u32::MAX), u32::MAX);
@@ -239,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_word_is_never_plain() {
+    fn a_busy_packed_state_is_never_lock_free() {
         assert!(PackedState::BUSY.is_busy());
         let busy = PackedState::from_bits(
             PackedState::new(3, 0).lock_free(true).bits() | PackedState::BUSY.bits(),
@@ -249,7 +255,7 @@ mod tests {
         assert!(!busy.admits_all());
         assert_eq!(
             format!("{:?}", PackedState::new(1, 2).with_streak(3)),
-            "PackedState { generation: 1, phase: 2, streak: 3, last: None, plain: false, timed: false, busy: false }"
+            "PackedState { generation: 1, phase: 2, streak: 3, last: None, lock_free: false, timed: false, busy: false }"
         );
     }
 }

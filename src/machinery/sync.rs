@@ -1,4 +1,4 @@
-//! The locks and atomics of `shared_machine` and `store`: the standard ones, or those that loom watches.
+//! The locks and atomics of the shared machinery: the standard ones, or those that loom watches.
 
 #[cfg(not(tower_breaker_loom))]
 pub(crate) use std::sync::{
@@ -16,8 +16,10 @@ pub(crate) use loom::sync::{
 
 use std::sync::PoisonError;
 
-/// Locks `mutex`. No code of the user's runs under one of our locks but a key's `Eq` and `Borrow`, and that at no moment at which something is half done;
-/// so there is no broken state for a poisoned lock to warn of.
+/// Locks `mutex`, poisoned or not.
+///
+/// The only foreign code that runs under one of our locks is the `Eq` and the `Borrow` of a key.
+/// They run while nothing is half done. The state behind a poisoned lock is therefore whole.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -26,8 +28,9 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod watched {
     use loom::sync::atomic::{AtomicUsize, Ordering, fence};
 
-    /// `std`'s `Arc` with the memory orderings that `std` uses, its count being an atomic that loom watches. Loom's own `Arc` counts in
-    /// program order, and would hide a missing fence in the store.
+    /// An `Arc` with the memory orderings of `std`, whose count is an atomic that loom watches.
+    ///
+    /// Loom's own `Arc` counts in program order, and would hide a missing fence in the store.
     #[derive(Debug)]
     pub(crate) struct Arc<T>(loom::sync::Arc<Counted<T>>);
 

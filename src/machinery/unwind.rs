@@ -4,7 +4,7 @@ use std::mem;
 
 /// Runs foreign code. If it unwinds, `verdict` is called with `permit` at once.
 ///
-/// So the verdict does not depend on who catches the panic, or on when the future is dropped.
+/// The verdict then does not depend on who catches the panic, or on when the future is dropped.
 #[inline]
 pub(crate) fn on_unwind<P, T>(
     permit: &mut P,

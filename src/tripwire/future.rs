@@ -22,13 +22,13 @@ pin_project! {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before its response is there, it is a cancelled call. Its turn stays spent. If it was
-    /// the probe, the fence opens again.
+    /// Dropped before its response is there, it is a cancelled call. Its turn stays spent. If it
+    /// was the probe, the fence opens again.
     ///
     /// # Panics
     ///
-    /// If it is polled again after it was ready with a refusal. After an inner response, it does what
-    /// the inner future does.
+    /// If it is polled again after it was ready with a refusal. After an inner response, it does
+    /// what the inner future does.
     pub struct ResponseFuture<F, C, A, R, Req, T, J = Head> {
         #[pin]
         state: State<F, Policies<C, A, J>, T>,
@@ -55,7 +55,7 @@ pin_project! {
     }
 }
 
-/// What a call needs once its response is there.
+/// The parts of the layer that a call needs once its response is there.
 pub(super) struct Policies<C, A, J> {
     pub(super) classify: C,
     pub(super) answers: A,
@@ -97,7 +97,7 @@ where
 {
     type Output = Result<Out, Err>;
 
-    // A program polls it in one place. A call that is not inlined, with what it moves, would cost a
+    // A program polls it in one place. If it were not inlined, the call and its moves would cost a
     // fifth of the whole.
     #[allow(clippy::inline_always)]
     #[inline(always)]
@@ -120,7 +120,8 @@ where
                     // dropped.
                     let (outcome, answer) = on_unwind(permit, CallPermit::cancel, || {
                         let outcome = classify.classify(result.as_ref());
-                        // A failure is never progress, so its answer is not compared.
+                        // Only answers of successful calls are compared: a failure is never
+                        // progress.
                         let answer = match (outcome, &result) {
                             (Outcome::Success, Ok(answer)) => answers.digest_of(answer),
                             _ => None,

@@ -1,20 +1,22 @@
-//! Handles: the fence without the service.
+//! The handles: the fence without the service.
 
 use std::borrow::Borrow;
 use std::fmt;
 use std::hash::Hash;
 
-use super::fence::{Fence, TripwireSnapshot};
+use super::fence::Fence;
 use super::gate::{self, FenceRef, Sessions};
 use super::reader::{Read, Reader};
+use super::snapshot::TripwireSnapshot;
 use crate::machinery::keyed::ExtractKey;
 use crate::machinery::machine::Machine;
 use crate::machinery::shared_machine::{Retired, SharedMachine};
 use crate::machinery::sync::Arc;
-use crate::vocabulary::Reason;
-use crate::vocabulary::State;
+use crate::vocabulary::{Reason, State};
 
-/// A handle on the fence of a [`TripwireLayer`](super::TripwireLayer): to look at the run, to give it more turns, and to begin another.
+/// A handle on the fence of a [`TripwireLayer`](super::TripwireLayer).
+///
+/// It shows the run, gives it more turns, and begins another run.
 ///
 /// # Examples
 ///
@@ -48,9 +50,11 @@ impl<Q> TripwireHandle<Q> {
         self.machine_ref.machine()
     }
 
-    /// The oracle: whether this call would be let through now. It changes nothing, however often it is asked.
+    /// Returns whether this call would be let through now: the oracle.
+    ///
+    /// It changes nothing, however often it is asked.
     #[must_use]
-    #[allow(private_bounds)] // What reads requests is ours.
+    #[allow(private_bounds)] // The set of readers is closed.
     pub fn would_allow<Req>(&self, req: &Req) -> bool
     where
         Q: Read<Req>,
@@ -58,43 +62,51 @@ impl<Q> TripwireHandle<Q> {
         gate::would_allow(self.machine(), &self.reader.read(req))
     }
 
-    /// The same handle without [`would_allow`](Self::would_allow), of a type that can be named whatever closures the layer was given.
+    /// Returns the same handle without [`would_allow`](Self::would_allow).
+    ///
+    /// Its type can be named, whatever closures the layer was given.
     #[must_use]
     pub fn without_requests(&self) -> TripwireHandle<()> {
         TripwireHandle::new(&self.machine_ref, ())
     }
 
-    /// The state as it is now: a run whose time is over has opened the fence, noticed or not.
+    /// Returns the state as it is now.
+    ///
+    /// Once the run's time is over it is open, even before a call has noticed.
     #[must_use]
     pub fn state(&self) -> State {
         self.snapshot().state
     }
 
-    /// How many turns the run has spent.
+    /// Returns how many turns the run has spent.
     #[must_use]
     pub fn turns(&self) -> u32 {
         self.snapshot().turns
     }
 
-    /// Why the fence tripped last, if it has not closed since.
+    /// Returns why the fence tripped last, if it has not closed since.
     #[must_use]
     pub fn reason(&self) -> Option<Reason> {
         self.snapshot().reason
     }
 
-    /// The run as it is now.
+    /// Returns the run as it is now.
     #[must_use]
     pub fn snapshot(&self) -> TripwireSnapshot {
         snapshot(self.machine())
     }
 
-    /// Gives the run `turns` more. After a trip by `max_turns` the fence is closed again, its streaks kept.
+    /// Gives the run `turns` more turns.
+    ///
+    /// After a trip by `max_turns` the fence closes again and keeps its streaks.
     pub fn extend(&self, turns: u32) {
         // A fence outside a store is never evicted.
         let _ = extend(self.machine(), turns);
     }
 
-    /// Begins a new run, in every state. Results of calls that are in flight are stale.
+    /// Begins a new run, in every state.
+    ///
+    /// The results of calls in flight become stale.
     pub fn reset(&self) {
         reset(self.machine());
     }
@@ -109,7 +121,7 @@ impl<Q> fmt::Debug for TripwireHandle<Q> {
 }
 
 fn snapshot(machine: &SharedMachine<Fence>) -> TripwireSnapshot {
-    let now = gate::now_in(machine);
+    let now = gate::now_of(machine);
     machine.read(|fence, packed, rules| fence.snapshot(packed, rules, now))
 }
 
@@ -121,7 +133,9 @@ fn reset(machine: &SharedMachine<Fence>) {
     machine.step(Fence::reset);
 }
 
-/// A handle on the fences of a layer with one per session. Everything is asked with the session's id; questions make no fence.
+/// A handle on the fences of a layer with one per session.
+///
+/// Every method takes the session's id, or a request that holds it. A question makes no fence.
 pub struct KeyedTripwireHandle<K, S, Q = Reader> {
     sessions: Arc<Sessions<K>>,
     extract: S,
@@ -139,9 +153,11 @@ impl<K, S, Q> KeyedTripwireHandle<K, S, Q> {
 }
 
 impl<K: Hash + Eq + Clone, S, Q> KeyedTripwireHandle<K, S, Q> {
-    /// The oracle: whether this call would be let through now, in its own session. It changes nothing, however often it is asked.
+    /// Returns whether this call would be let through now, in its own session: the oracle.
+    ///
+    /// It changes nothing, however often it is asked.
     #[must_use]
-    #[allow(private_bounds)] // What reads requests is ours.
+    #[allow(private_bounds)] // The set of readers is closed.
     pub fn would_allow<Req>(&self, req: &Req) -> bool
     where
         S: ExtractKey<K, Req>,
@@ -158,13 +174,15 @@ impl<K: Hash + Eq + Clone, S, Q> KeyedTripwireHandle<K, S, Q> {
         })
     }
 
-    /// The same handle without [`would_allow`](Self::would_allow), of a type that can be named whatever closures the layer was given.
+    /// Returns the same handle without [`would_allow`](Self::would_allow).
+    ///
+    /// Its type can be named, whatever closures the layer was given.
     #[must_use]
     pub fn without_requests(&self) -> KeyedTripwireHandle<K, (), ()> {
         KeyedTripwireHandle::new(&self.sessions, (), ())
     }
 
-    /// The session's state as it is now; closed for one without a fence.
+    /// Returns the session's state as it is now; closed for one without a fence.
     #[must_use]
     pub fn state<B>(&self, session: &B) -> State
     where
@@ -174,7 +192,7 @@ impl<K: Hash + Eq + Clone, S, Q> KeyedTripwireHandle<K, S, Q> {
         self.snapshot(session).state
     }
 
-    /// How many turns the session has spent.
+    /// Returns how many turns the session has spent.
     #[must_use]
     pub fn turns<B>(&self, session: &B) -> u32
     where
@@ -184,7 +202,7 @@ impl<K: Hash + Eq + Clone, S, Q> KeyedTripwireHandle<K, S, Q> {
         self.snapshot(session).turns
     }
 
-    /// Why the session's fence tripped last, if it has not closed since.
+    /// Returns why the session's fence tripped last, if it has not closed since.
     #[must_use]
     pub fn reason<B>(&self, session: &B) -> Option<Reason>
     where
@@ -194,7 +212,7 @@ impl<K: Hash + Eq + Clone, S, Q> KeyedTripwireHandle<K, S, Q> {
         self.snapshot(session).reason
     }
 
-    /// The session as it is now; as new for one without a fence.
+    /// Returns the session as it is now; as new for one without a fence.
     #[must_use]
     pub fn snapshot<B>(&self, session: &B) -> TripwireSnapshot
     where
@@ -209,8 +227,10 @@ impl<K: Hash + Eq + Clone, S, Q> KeyedTripwireHandle<K, S, Q> {
         fence.snapshot(fence.packed(), rules, self.sessions.now())
     }
 
-    /// Gives the session `turns` more. Its fence is made if need be. Answers `false` if it could not be, because every fence in the
-    /// store has a call in flight.
+    /// Gives the session `turns` more turns, and makes its fence if it has none.
+    ///
+    /// Returns `false` if the fence could not be made, because every fence in the store has a
+    /// call in flight.
     pub fn extend<B>(&self, session: &B, turns: u32) -> bool
     where
         K: Borrow<B>,
@@ -231,14 +251,16 @@ impl<K: Hash + Eq + Clone, S, Q> KeyedTripwireHandle<K, S, Q> {
         K: Borrow<B>,
         B: Hash + Eq + ?Sized,
     {
-        // A look-up like a call's, so that the store learns that the fence may have become clean.
+        // A look-up as for a call. It marks the fence as touched, because it may be clean now.
         if let Some(machine_ref) = self.sessions.store().get(session) {
             reset(machine_ref.machine());
         }
     }
 
-    /// Takes the session's fence out of the store, as when its run has ended; the next call with its id finds a new one. Results of calls in
-    /// flight are lost. Answers whether there was one.
+    /// Takes the session's fence out of the store, for instance when its run has ended.
+    ///
+    /// The next call with its id gets a new fence. The results of calls in flight are lost.
+    /// Returns whether the session had a fence.
     pub fn forget<B>(&self, session: &B) -> bool
     where
         K: Borrow<B>,
@@ -247,7 +269,7 @@ impl<K: Hash + Eq + Clone, S, Q> KeyedTripwireHandle<K, S, Q> {
         self.sessions.store().forget(session)
     }
 
-    /// The sessions that have a fence, in no particular order.
+    /// Returns the sessions that have a fence, in no particular order.
     #[must_use]
     pub fn keys(&self) -> Vec<K> {
         self.sessions.store().keys()

@@ -20,18 +20,18 @@ use crate::machinery::keyed::{Borrowed, Owned};
 use crate::machinery::observers::Observers;
 use crate::machinery::shared_machine::Environment;
 use crate::machinery::sync::Arc;
-use crate::vocabulary::ErrorsAsFailures;
-use crate::vocabulary::Observe;
-use crate::vocabulary::{AsBoxError, Name, RefuseWith};
+use crate::vocabulary::{AsBoxError, ErrorsAsFailures, Name, Observe, RefuseWith};
 
 /// Puts a fence around an agent's loop: one for one run, or one per session.
 ///
-/// The layer is the builder: [`new`](Self::new) has good defaults, setters change them. **The state lives in the layer.** Every service that it makes
-/// and every clone of it share one fence, so that the calls of all an agent's tools are counted together; a setter gives the
-/// layer state of its own. So set first, and take services and the [`handle`](Self::handle) last.
+/// The layer is the builder: [`new`](Self::new) has good defaults, and setters change them.
+///
+/// **The state lives in the layer.** All its services and all its clones share one fence, so the
+/// calls of all an agent's tools are counted together. A setter gives the layer state of its own.
+/// So set first, and take services and the [`handle`](Self::handle) last.
 ///
 /// See the [module documentation](super) for what the fence does.
-#[must_use = "a layer does nothing deadline it is given a service"]
+#[must_use = "a layer does nothing until it is given a service"]
 pub struct TripwireLayer<
     C = ErrorsAsFailures,
     R = AsBoxError,
@@ -56,7 +56,10 @@ struct Settings {
 }
 
 impl TripwireLayer {
-    /// One fence with the default settings: 8 turns, 3 identical calls in a row, 3 errors in a row, and a cooldown of 4 refused calls.
+    /// Creates a layer with one fence and the default settings.
+    ///
+    /// These are 8 turns, 3 identical calls in a row, 3 errors in a row, and a cooldown of 4
+    /// refused calls.
     pub fn new() -> Self {
         let settings = Settings {
             environment: Environment {
@@ -67,7 +70,7 @@ impl TripwireLayer {
             name: None,
         };
         Self {
-            gate: One::made(&Arc::new(settings.environment.clone()), None),
+            gate: One::create(&Arc::new(settings.environment.clone()), None),
             settings,
             reader: Reader::default(),
             classify: ErrorsAsFailures,
@@ -84,10 +87,13 @@ impl Default for TripwireLayer {
     }
 }
 
-#[allow(private_bounds)] // Which gates there are is ours.
+#[allow(private_bounds)] // The set of gates is closed.
 impl<C, R, G: Renew, Q, A, J> TripwireLayer<C, R, G, Q, A, J> {
-    /// Names what is guarded. The name is part of events, and of refusals where [`name_of`](Self::name_of) does not name the
-    /// request's own tool. With a fence per session, a session that names its fence goes before in events.
+    /// Names what is guarded.
+    ///
+    /// The name is part of events. It is also part of a refusal, unless
+    /// [`name_of`](Self::name_of) names the request's own tool. With
+    /// [`per_session`](Self::per_session), events show the session instead.
     ///
     /// Default: no name.
     pub fn name(self, name: impl Into<Cow<'static, str>>) -> Self {
@@ -95,16 +101,20 @@ impl<C, R, G: Renew, Q, A, J> TripwireLayer<C, R, G, Q, A, J> {
         self.set(|settings| settings.name = Some(name))
     }
 
-    /// How many turns a run may spend. Every admitted call spends one, whatever becomes of it, and none is given back. With 0 every call is
-    /// refused, until [`extend`](TripwireHandle::extend).
+    /// Sets how many turns a run may spend.
+    ///
+    /// Every admitted call spends one, whatever its result, and none is given back. With 0 every
+    /// call is refused, until [`extend`](TripwireHandle::extend).
     ///
     /// Default: 8.
     pub fn max_turns(self, turns: u32) -> Self {
         self.set_rules(|rules| rules.max_turns = turns)
     }
 
-    /// The identical call that comes so often in a row trips the fence, and is refused before it runs: with 3, two run. [`u32::MAX`] turns the
-    /// rule off.
+    /// Sets how many identical calls in a row trip the fence.
+    ///
+    /// The last of them is refused before it runs: with 3, two run. [`u32::MAX`] turns the rule
+    /// off.
     ///
     /// Default: 3.
     ///
@@ -119,7 +129,7 @@ impl<C, R, G: Renew, Q, A, J> TripwireLayer<C, R, G, Q, A, J> {
         self.set_rules(|rules| rules.identical_limit = calls)
     }
 
-    /// How many calls must fail in a row to trip the fence.
+    /// Sets how many errors in a row trip the fence.
     ///
     /// Default: 3.
     ///
@@ -131,7 +141,9 @@ impl<C, R, G: Renew, Q, A, J> TripwireLayer<C, R, G, Q, A, J> {
         self.set_rules(|rules| rules.error_limit = errors)
     }
 
-    /// The cooldown, counted in refused calls: the last of them arms one probe. Beside a probe that is out, as many refused calls declare
+    /// Sets the cooldown, counted in refused calls.
+    ///
+    /// The last of them arms one probe. Beside a probe that is out, as many refused calls declare
     /// it lost.
     ///
     /// Default: 4.
@@ -147,11 +159,13 @@ impl<C, R, G: Renew, Q, A, J> TripwireLayer<C, R, G, Q, A, J> {
         self.set_rules(|rules| rules.open_cooldown_rejects = rejects)
     }
 
-    /// The time of one run, counted from its first admitted call. When it is over every call is refused, until a
-    /// [`reset`](TripwireHandle::reset). It is looked at when a call comes, and interrupts none that runs or waits. It may stand still while the
-    /// machine sleeps. With [`Duration::MAX`] it is never over.
+    /// Bounds the time of one run, counted from its first admitted call.
     ///
-    /// Default: none. With one, every call reads the clock.
+    /// When the time is over, every call is refused until a [`reset`](TripwireHandle::reset). The
+    /// deadline is looked at when a call comes. It interrupts no call that runs or waits. The
+    /// time may stand still while the computer sleeps. With [`Duration::MAX`] it is never over.
+    ///
+    /// Default: no deadline. With one, every call reads the clock.
     ///
     /// # Panics
     ///
@@ -161,10 +175,12 @@ impl<C, R, G: Renew, Q, A, J> TripwireLayer<C, R, G, Q, A, J> {
         self.set_rules(|rules| rules.deadline = (limit != Duration::MAX).then_some(limit))
     }
 
-    /// Trips also when the same round of 2 to `max_period` calls comes `repeats` times in a row: with `(2, 3)`, A B A B A and then B is
-    /// refused. One call again and again is no round; for that there is [`identical_limit`](Self::identical_limit).
+    /// Trips also when the same cycle of 2 to `max_period` calls comes `repeats` times in a row.
     ///
-    /// Default: off. A fence remembers `max_period` × `repeats` calls for it.
+    /// With `(2, 3)`, after A B A B A the next B is refused. One call again and again is no
+    /// cycle: that is for [`identical_limit`](Self::identical_limit).
+    ///
+    /// Default: off. With it, a fence remembers `max_period` × `repeats` calls.
     ///
     /// # Panics
     ///
@@ -189,7 +205,7 @@ impl<C, R, G: Renew, Q, A, J> TripwireLayer<C, R, G, Q, A, J> {
         self.set_rules(|rules| rules.cycles = Some(cycles))
     }
 
-    /// Tells the observers with [`Event::Warned`](crate::Event::Warned) when a run has spent so many turns.
+    /// Sends [`Event::Warned`](crate::Event::Warned) when a run has spent so many turns.
     ///
     /// Default: off.
     ///
@@ -201,23 +217,31 @@ impl<C, R, G: Renew, Q, A, J> TripwireLayer<C, R, G, Q, A, J> {
         self.set_rules(|rules| rules.warn_at = Some(turns))
     }
 
-    /// Refuses nothing. The fence moves as if it did, and events tell what it would have refused; such a call runs without a permit, and its
-    /// result is not recorded.
+    /// Refuses nothing, and only observes.
+    ///
+    /// The fence moves as if it refused, and events tell which calls it would have refused. Such
+    /// a call runs without a permit, and its result is not recorded.
     ///
     /// Default: off.
     pub fn observe_only(self) -> Self {
         self.set_rules(|rules| rules.observe_only = true)
     }
 
-    /// Adds an observer: a closure over `&Event<'_>`, or a type of the trait. Several may be added.
+    /// Adds an observer: a closure over `&Event<'_>`, or a type that implements [`Observe`].
+    ///
+    /// Several may be added.
     pub fn observe(self, observer: impl Observe + Send + Sync + 'static) -> Self {
         self.set(|settings| settings.environment.observers.add(StdArc::new(observer)))
     }
 
-    /// Decides which results are errors: a closure over `Result<&Response, &Error>`, or a type of [`Classify`](crate::Classify). It is
-    /// cloned into every call. Of a failure's kind nothing depends here: a fatal one is one error.
+    /// Sets which results are errors.
     ///
-    /// Default: [`ErrorsAsFailures`], for which the refusals of layers further inside are neutral.
+    /// The classifier is a closure over `Result<&Response, &Error>`, or a type that implements
+    /// [`Classify`](crate::Classify). It is cloned into every call. The kind of a failure does
+    /// not matter here: a fatal one is one error.
+    ///
+    /// Default: [`ErrorsAsFailures`], for which the refusals of layers further inside are
+    /// neutral.
     pub fn classify<D>(self, classify: D) -> TripwireLayer<D, R, G, Q, A, J> {
         TripwireLayer {
             gate: self.settings.renew(self.gate),
@@ -230,8 +254,10 @@ impl<C, R, G: Renew, Q, A, J> TripwireLayer<C, R, G, Q, A, J> {
         }
     }
 
-    /// Decides what becomes of a refused call: [`AsBoxError`], [`IntoError`](crate::IntoError), or a type of
-    /// [`Refuse`](crate::Refuse) of your own.
+    /// Sets what becomes of a refused call.
+    ///
+    /// The policy is [`AsBoxError`], [`IntoError`](crate::IntoError), or a type of your own that
+    /// implements [`Refuse`](crate::Refuse).
     ///
     /// Default: [`AsBoxError`].
     pub fn refuse<P>(self, refuse: P) -> TripwireLayer<C, P, G, Q, A, J> {
@@ -246,11 +272,13 @@ impl<C, R, G: Renew, Q, A, J> TripwireLayer<C, R, G, Q, A, J> {
         }
     }
 
-    /// Answers a refused call with what a closure makes of it, `Fn(Request, Refusal) -> Result<Response, Error>`. The service's error
-    /// type stays as it is, `Infallible` included.
+    /// Answers a refused call with what a closure makes of it.
     ///
-    /// Every layer outside takes such a response for a success. So use it for a layer that stands alone or outermost; inside a
-    /// stack, refuse with errors.
+    /// The closure is `Fn(Request, Refusal) -> Result<Response, Error>`. The service's error type
+    /// stays as it is, `Infallible` included.
+    ///
+    /// Every layer outside takes such a response for a success. So use this for a layer that
+    /// stands alone or outermost. Inside a stack, refuse with errors.
     ///
     /// # Examples
     ///
@@ -266,12 +294,15 @@ impl<C, R, G: Renew, Q, A, J> TripwireLayer<C, R, G, Q, A, J> {
         self.refuse(RefuseWith::new(f))
     }
 
-    /// Counts a repeat only if its result repeated too, so that honest polling passes: `digest` makes a digest of a response, as a
-    /// [`Digester`](crate::Digester) does of a request. A success that differs from the one before it to the same call is progress, and is then
-    /// number 1 of its streak. A failure never is, nor a response without a digest.
+    /// Counts a repeat only if its answer was the same too, so that honest polling passes.
     ///
-    /// What a call will answer is not known before it runs, so with a limit of 3 the third call after two equal answers is refused; a limit of 2
-    /// lets nobody poll.
+    /// `digest` makes a digest of a response, as a [`Digester`](crate::Digester) does of a
+    /// request. A success that differs from the last one to the same call is progress: the call
+    /// is then number 1 of its streak. A failure is never progress, and neither is a response
+    /// without a digest.
+    ///
+    /// The answer is not known before the call runs. So with a limit of 3, the third call after
+    /// two equal answers is refused, and with a limit of 2 nobody can poll.
     ///
     /// Default: off. With it on, every success takes the fence's lock.
     ///
@@ -294,8 +325,13 @@ impl<C, R, G: Renew, Q, A, J> TripwireLayer<C, R, G, Q, A, J> {
         }
     }
 
-    /// Decides when a call is judged: [`Head`], or, with the feature `http` and around a service of `http::Response`s only, `http::EndOfBody` or
-    /// `http::EndOfBody.inspect(..)`, which move the permit into the response's body and so change the type of the response. What [`same_result`](Self::same_result) compares is the response as it comes.
+    /// Sets when a call is judged.
+    ///
+    /// With [`Head`] it is judged when the response comes. With the feature `http`, and around a
+    /// service of `http::Response`s, it can also be `http::EndOfBody` or
+    /// `http::EndOfBody.inspect(..)`. These move the permit into the response's body, and so
+    /// change the type of the response. [`same_result`](Self::same_result) compares the response
+    /// as it comes.
     ///
     /// Default: [`Head`].
     pub fn judge<K>(self, judge: K) -> TripwireLayer<C, R, G, Q, A, K> {
@@ -333,13 +369,15 @@ impl<C, R, G: Renew, Q, A, J> TripwireLayer<C, R, G, Q, A, J> {
     }
 }
 
-#[allow(private_bounds)] // Which gates there are is ours.
+#[allow(private_bounds)] // The set of gates is closed.
 impl<C, R, G: Renew, A, D, T, L, N, J> TripwireLayer<C, R, G, Reader<D, T, L, N>, A, J> {
-    /// How a request becomes a digest: a closure that answers with a [`Digest`](crate::Digest) or an `Option` of one, or a type of
-    /// [`Digester`](crate::Digester).
+    /// Sets how a request becomes a digest.
     ///
-    /// Default: [`HashDigest`](crate::HashDigest), over the whole request. Leave out what differs in every call and says nothing, such as
-    /// the call's id.
+    /// The digester is a closure that returns a [`Digest`](crate::Digest) or an `Option` of one,
+    /// or a type that implements [`Digester`](crate::Digester). Leave out what differs in every
+    /// call and says nothing, such as the call's id.
+    ///
+    /// Default: [`HashDigest`](crate::HashDigest), over the whole request.
     pub fn digest<P>(self, digest: P) -> TripwireLayer<C, R, G, Reader<P, T, L, N>, A, J> {
         self.read_by(|reader| Reader {
             digest,
@@ -349,9 +387,12 @@ impl<C, R, G: Renew, A, D, T, L, N, J> TripwireLayer<C, R, G, Reader<D, T, L, N>
         })
     }
 
-    /// Which turn of its planner a call belongs to: any value that can be hashed, a number for instance. The calls of one such turn spend one turn
-    /// of the run, and the same call several times within it is no repetition. 64 turns are remembered: a call from one before that
-    /// spends another. How many calls one turn makes is then bounded by nobody here but the error streak.
+    /// Sets to which turn of its planner a call belongs.
+    ///
+    /// The closure returns any value that can be hashed, a number for instance. The calls of one
+    /// planner's turn spend one turn of the run, and the same call several times within it is no
+    /// repetition. The fence remembers 64 turns: a call from an earlier one spends another turn.
+    /// Only the error streak then bounds how many calls one turn makes.
     ///
     /// Default: every call is a turn of its own.
     ///
@@ -381,9 +422,9 @@ impl<C, R, G: Renew, A, D, T, L, N, J> TripwireLayer<C, R, G, Reader<D, T, L, N>
         })
     }
 
-    /// A tool's own [`Limit`], or `None` for the layer's.
+    /// Sets a [`Limit`] of its own for a tool; `None` stands for the layer's.
     ///
-    /// Default: the layer's `identical_limit` for all.
+    /// Default: the layer's `identical_limit` for all tools.
     ///
     /// # Examples
     ///
@@ -411,7 +452,9 @@ impl<C, R, G: Renew, A, D, T, L, N, J> TripwireLayer<C, R, G, Reader<D, T, L, N>
         })
     }
 
-    /// The name of the tool that a request calls, for the refusal's text. It is asked for refused calls alone.
+    /// Sets the name of the tool that a request calls, for the refusal's text.
+    ///
+    /// The closure runs for refused calls alone.
     ///
     /// Default: the layer's [`name`](Self::name).
     ///
@@ -445,13 +488,20 @@ impl Settings {
 }
 
 impl<C, R, Q, A, J> TripwireLayer<C, R, One, Q, A, J> {
-    /// One fence for each session, that is, for each run of an agent, at most `capacity` of them. The request holds the session's id, which
-    /// names its fence in events, by its `Display`.
+    /// Gives each session, that is each run of an agent, a fence of its own.
     ///
-    /// An id is cloned only when its fence is made. Fences that are closed, without streaks and idle are evicted first, the least recently
-    /// used one first; then those that are not, also the tripped ones, each with an event. One with a call in flight is never evicted;
-    /// while all are such, a new session is served unguarded, and an event says so. An evicted session that comes back begins a new
-    /// run: so give room for more runs than go on at once.
+    /// The request holds the session's id. The id's `Display` names the fence in events. An id is
+    /// cloned only when its fence is made.
+    ///
+    /// There are at most `capacity` fences. For a new session the store evicts an idle one, the
+    /// least recently used one first:
+    ///
+    /// 1. of those that are closed and without streaks,
+    /// 2. then of the rest, tripped fences included, and with an event.
+    ///
+    /// A fence with a call in flight is never evicted. While all fences have one, a new session
+    /// is served unguarded, and an event says so. An evicted session that comes back begins a new
+    /// run: choose a capacity above the number of runs that go on at once.
     ///
     /// # Panics
     ///
@@ -468,7 +518,7 @@ impl<C, R, Q, A, J> TripwireLayer<C, R, One, Q, A, J> {
     /// let handle = layer.handle();
     /// assert_eq!(handle.turns("session-1"), 0);
     /// ```
-    #[allow(clippy::type_complexity)] // It is what the setter changes, spelt out.
+    #[allow(clippy::type_complexity)] // The type says what the setter changes.
     pub fn per_session<Req, B, F>(
         self,
         session: F,
@@ -486,8 +536,10 @@ impl<C, R, Q, A, J> TripwireLayer<C, R, One, Q, A, J> {
         self.with_sessions(Borrowed::new(session), capacity, Some(name_of))
     }
 
-    /// One fence for each session whose id is made from the request, a number or a pair for instance. Everything else is as in
-    /// [`per_session`](Self::per_session), but fences are called as the layer is.
+    /// Gives each session a fence of its own, with an id that is made from the request.
+    ///
+    /// The id is a number or a pair, for instance. Events name the fence as the layer is named.
+    /// Everything else is as in [`per_session`](Self::per_session).
     ///
     /// # Panics
     ///
@@ -536,7 +588,9 @@ impl<C, R, Q, A, J> TripwireLayer<C, R, One, Q, A, J> {
         }
     }
 
-    /// A handle on the fence. Take it last: a setter gives the layer state of its own.
+    /// Returns a handle on the fence.
+    ///
+    /// Take it last: a setter gives the layer state of its own.
     #[must_use]
     pub fn handle(&self) -> TripwireHandle<Q>
     where
@@ -547,7 +601,9 @@ impl<C, R, Q, A, J> TripwireLayer<C, R, One, Q, A, J> {
 }
 
 impl<C, R, K, S, Q, A, J> TripwireLayer<C, R, PerSession<K, S>, Q, A, J> {
-    /// A handle on the fences. Take it last: a setter gives the layer state of its own.
+    /// Returns a handle on the fences of all sessions.
+    ///
+    /// Take it last: a setter gives the layer state of its own.
     #[must_use]
     pub fn handle(&self) -> KeyedTripwireHandle<K, S, Q>
     where
@@ -618,75 +674,5 @@ impl<C, R, G: fmt::Debug, Q, A, J> fmt::Debug for TripwireLayer<C, R, G, Q, A, J
             .field("rules", &self.settings.environment.rules)
             .field("gate", &self.gate)
             .finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::BoxError;
-    use crate::machinery::clock::reads;
-    use std::future::{Ready, ready};
-    use std::pin::pin;
-    use std::task::{Context, Poll, Waker};
-    use tower_service::Service;
-
-    #[derive(Clone)]
-    struct Tool;
-
-    impl Service<u64> for Tool {
-        type Response = u64;
-        type Error = BoxError;
-        type Future = Ready<Result<u64, BoxError>>;
-
-        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-            Poll::Ready(Ok(()))
-        }
-
-        fn call(&mut self, n: u64) -> Self::Future {
-            ready(if n > 900 { Err("down".into()) } else { Ok(n) })
-        }
-    }
-
-    fn drive(tool: &mut impl Service<u64>, n: u64) {
-        let mut cx = Context::from_waker(Waker::noop());
-        assert!(tool.poll_ready(&mut cx).is_ready());
-        assert!(pin!(tool.call(n)).poll(&mut cx).is_ready());
-    }
-
-    /// Closed, tripped, refused, armed, and probed.
-    fn a_whole_life(tool: &mut impl Service<u64>) {
-        for n in [
-            1, 2, 901, 902, 903, 1, 2, 3, 4, 904, 1, 2, 3, 4, 5, 6, 6, 6, 6,
-        ] {
-            drive(tool, n);
-        }
-    }
-
-    #[test]
-    fn without_a_deadline_the_clock_is_never_read() {
-        let layer = TripwireLayer::new().cycles(3, 3).turn_of(|n: &u64| *n);
-        let handle = layer.handle();
-        let mut tool = layer.layer(Tool);
-        let mut sessions = layer.per_owned_session(|n: &u64| n % 3, 2).layer(Tool);
-        let read = reads::during(|| {
-            a_whole_life(&mut tool);
-            a_whole_life(&mut sessions);
-            assert!(handle.snapshot().trips > 1);
-            assert!(!handle.would_allow(&7));
-            handle.extend(1);
-            handle.reset();
-        });
-        assert_eq!(read, 0);
-    }
-
-    #[test]
-    fn with_a_deadline_a_call_reads_the_clock_at_most_twice() {
-        let layer = TripwireLayer::new().deadline(Duration::from_secs(3600));
-        let mut tool = layer.layer(Tool);
-        drive(&mut tool, 1);
-        for n in [2, 3, 901, 902, 903, 4, 5] {
-            assert!(reads::during(|| drive(&mut tool, n)) <= 2);
-        }
     }
 }

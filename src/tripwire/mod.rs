@@ -1,8 +1,10 @@
-//! A tripwire: refuses to go on with an agent's loop, when it has spent its turns, repeats itself, or only fails.
+//! A tripwire: ends an agent's loop that has spent its turns, repeats itself, or only fails.
 //!
-//! A [`TripwireLayer`] is a fence around one run of an agent, or around each of many ([`per_session`](TripwireLayer::per_session)). It
-//! counts the calls that go through it, whatever tools they are for: give all tools of an agent services of the same layer. A call that it refuses never
-//! reaches the tool. What the model is told instead names the tool, the rule and the count, and says what to do.
+//! A [`TripwireLayer`] is a fence around one run of an agent, or around each of many
+//! ([`per_session`](TripwireLayer::per_session)). It counts the calls that go through it, whatever
+//! tools they are for: give all tools of an agent services of one layer. A call that it refuses
+//! never reaches the tool. The refusal names the tool, the rule and the count, and tells the model
+//! what to do instead.
 //!
 //! ```text
 //!                  identical_limit-th identical call in a row
@@ -14,30 +16,16 @@
 //!   │          │                                              │          │◀┘
 //!   └──────────┘                                              └──────────┘
 //!        ▲                                                      │      ▲
-//!        │                 open_cooldown_rejects refused calls  │      │ the probe fails, repeats itself,
-//!        │                                                      ▼      │ finds no turn left, or is lost
+//!        │                 open_cooldown_rejects refused calls  │      │ the probe fails,
+//!        │                                                      │      │ repeats itself, finds no
+//!        │                                                      ▼      │ turn left, or is lost
 //!        │                                                    ┌──────────┐
 //!        └─────────────────────────────────────────────────── │ half_open│ one probe
 //!                          the probe succeeds                 └──────────┘
 //! ```
 //!
-//! | a call comes | closed | open | half-open |
-//! | --- | --- | --- | --- |
-//! | the run's time is over | refused (`deadline`) | refused (`deadline`) | refused (`deadline`) |
-//! | no turn is left | refused, trips (`max_turns`) | refused (`tripwire_open`) | refused, trips (`max_turns`) |
-//! | as the last ones, and at its limit | refused, trips (`identical_call`) | refused (`tripwire_open`) | refused, trips (`identical_call`) |
-//! | anything else | runs, spends a turn | refused (`tripwire_open`) | the first is the probe, the others are refused (`tripwire_open`) |
-//!
-//! | a result comes | closed | half-open, of the probe |
-//! | --- | --- | --- |
-//! | a success | ends the error streak | closes; both streaks are zeroed, no turn is given back |
-//! | an error | the `error_limit`-th in a row trips (`error_streak`); its caller gets the error itself | trips (`error_streak`) |
-//! | neutral | changes nothing | the next call is the probe |
-//! | none: the call was dropped | changes nothing, the turn stays spent | opens; the reason stays |
-//!
-//! The cooldown is counted in refused calls, not in time: a model that calls on while it is refused gets its probe, and tests need no clock. A
-//! refusal never overwrites the reason of the trip ([`Refusal::tripped_by`](crate::Refusal::tripped_by)). A spent turn budget is final until
-//! [`reset`](TripwireHandle::reset) or [`extend`](TripwireHandle::extend).
+//! The [guide's page](crate::guide::tripwire) has the tables of all calls and results, the
+//! defaults and why they are so, and more on each section below.
 //!
 //! # Examples
 //!
@@ -62,96 +50,81 @@
 //! let err = search.ready().await.unwrap().call(query()).await.unwrap_err();
 //! let refusal = Refusal::find(&*err).unwrap();
 //! assert_eq!(refusal.reason(), Reason::IdenticalCall);
-//! assert_eq!(
-//!     refusal.to_string(),
-//!     "tool `search` was not called: the same call came 3 times in a row. Do not repeat it: \
-//!      change its arguments, try something else, or answer with what you have",
-//! );
+//! assert_eq!(refusal.count(), Some(3));
 //! assert_eq!(run.turns(), 2);
 //! # }
 //! ```
 //!
-//! Many runs at once, with parallel calls, a tool that is polled, and a refusal that is an ordinary answer:
+//! One fence per run, for calls with an id of their own, and refusals that the model reads:
 //!
 //! ```
 //! use std::convert::Infallible;
-//! use std::time::Duration;
-//! use tower_breaker::{Digest, Limit, Refusal, TripwireLayer};
+//! use tower_breaker::{Digest, Refusal, TripwireLayer};
 //!
-//! struct ToolCall { id: u64, run: String, turn: u32, tool: String, arguments: String }
+//! struct ToolCall { id: u64, run: String, tool: String, arguments: String }
 //!
 //! let tripwire = TripwireLayer::new()
 //!     .max_turns(20)
-//!     .deadline(Duration::from_secs(600))
-//!     .cycles(3, 3)
 //!     .digest(|call: &ToolCall| Digest::of(&(&call.tool, &call.arguments)))
-//!     .turn_of(|call: &ToolCall| call.turn)
-//!     .limit_of(|call: &ToolCall| (call.tool == "job_status").then(Limit::exempt))
 //!     .name_of(|call: &ToolCall| call.tool.as_str())
 //!     .refuse_with(|_: ToolCall, refusal: Refusal| Ok::<_, Infallible>(refusal.to_string()))
 //!     .per_session(|call: &ToolCall| call.run.as_str(), 10_000);
 //! # let _ = (tripwire, |call: ToolCall| call.id);
 //! ```
 //!
-//! # How to choose a digest
+//! # States
 //!
-//! Two calls are identical when their digests are. By default that is the request's own `Hash`, all of it. So leave out what differs in every
-//! call and says nothing of what is asked, as a call's id, a time or a trace: else no call is ever identical with another. And put in
-//! the tool's name: else two tools that are asked the same thing look like one.
+//! The cooldown is counted in refused calls, not in time, so tests need no clock. A refusal never
+//! overwrites the reason of the trip ([`Refusal::tripped_by`](crate::Refusal::tripped_by)). A
+//! spent turn budget is final until [`reset`](TripwireHandle::reset) or
+//! [`extend`](TripwireHandle::extend).
 //!
-//! - A request that can be hashed, and has nothing in it that only says which call it is: the default.
-//! - Parts of a request: a closure, and [`Digest::of`] over a tuple of them.
-//! - JSON arguments, or anything `Serialize`: `JsonDigest` (feature `json`). Models write the same object with its keys in another order, and `1` for `1.0`.
-//!   As text these differ, to the tool they are the same.
-//! - What has no digest is exempt: a closure may answer `None`.
+//! # Digests
 //!
-//! A digest is keyed by the process. It says nothing in another one, and no one can search for two calls that only look alike.
+//! Two calls are identical when their digests are. The default is the request's own `Hash`. Leave
+//! out what differs in every call and says nothing of what is asked, and put in the tool's name.
+//! For JSON arguments there is `JsonDigest` (feature `json`).
 //!
 //! # Polling
 //!
-//! A tool that is asked again and again until something has changed repeats itself honestly. Three ways, from the loosest:
-//! [`Limit::exempt`] for that tool, so that its turns alone bound it; [`Limit::identical`], for more patience;
-//! [`same_result`](TripwireLayer::same_result), which counts a repeat only if its answer was the same, too.
+//! A tool that is polled repeats itself honestly. [`Limit::exempt`] leaves its turns as the only
+//! bound, [`Limit::identical`] gives it more patience, and
+//! [`same_result`](TripwireLayer::same_result) counts a repeat only if its answer was the same.
 //!
 //! # Turns
 //!
-//! Each admitted call spends a turn, retries inside it included. A planner that makes several calls at once spends several, unless
-//! [`turn_of`](TripwireLayer::turn_of) says to which of its turns a call belongs; then they are one, and the same call twice within it is no repetition.
-//! The budget is reserved when a call is admitted, so calls in parallel never exceed it by one, and a call that is dropped has spent its turn.
+//! Each admitted call spends a turn, with all its retries inside, and no turn is given back. The
+//! turn is reserved at admission, so parallel calls never exceed the budget. With
+//! [`turn_of`](TripwireLayer::turn_of) the parallel calls of one planner's turn spend one.
 //!
 //! # Sessions
 //!
-//! With a fence per session the session's id decides, and each run has its own counts and its own end. Tell the handle when a run is over
-//! ([`forget`](KeyedTripwireHandle::forget)), or let the store evict what was used longest ago: first the fences that are closed and without streaks,
-//! then those that tripped, never one with a call in flight. An evicted run that goes on begins anew, with all its turns; so choose a
-//! capacity above the number of runs that go on at once.
+//! With a fence per session each run has its own counts and its own end. Tell the handle when a
+//! run is over ([`forget`](KeyedTripwireHandle::forget)), or let the store evict idle fences. An
+//! evicted run that goes on begins anew: choose a capacity above the number of runs that go on at
+//! once.
 //!
-//! # Streams
+//! # Readiness and streams
 //!
-//! A call is judged when its response is there. With the feature `http`, [`judge`](TripwireLayer::judge) moves the permit into the response's body, and the
-//! verdict comes at its end. A fence has no lease that frames could renew: beside a probe whose body still streams, refused calls are counted as ever.
+//! While any call would be refused, the inner service is not polled. A call on a service that was
+//! not polled ready is refused with [`Reason::NotReady`](crate::Reason::NotReady), and is not
+//! counted. With the feature `http`, [`judge`](TripwireLayer::judge) moves the verdict to the end
+//! of the response's body.
 //!
-//! # Readiness
+//! # Limits
 //!
-//! While any call would be refused (open, half-open with the probe out, turns spent), the inner service is not asked whether it is ready. A call on a service that
-//! was not polled ready is refused with [`Reason::NotReady`](crate::Reason::NotReady), and is not counted. An error of the inner `poll_ready` is an error
-//! of the streak that spends no turn; with sessions it counts for none. A refused service keeps what its inner service had reserved: use it or drop it.
-//!
-//! # What a fence cannot do
-//!
-//! - It sees calls, not intentions. A model that changes one letter in every call is new every time; only its turns bound it.
-//! - It stops nothing that runs. A call that hangs is the business of a timeout inside; a deadline is looked at when a call comes.
-//! - It does not know whether an answer was any good. Errors inside a success count only with a [classifier](TripwireLayer::classify) that sees them.
-//! - A model that is told to stop may go on. It is refused each time, which costs next to nothing, but ending the loop is the loop's: look at the refusal's reason.
-//! - It counts in one process. Two processes that share a run have two fences.
+//! A fence sees calls, not intentions. It stops nothing that runs, and it does not end the loop:
+//! look at the refusal's reason in your loop, and end it there. It counts in one process.
 
+#[cfg(test)]
+mod costs;
 mod digest;
 mod fence;
 pub mod future;
 mod gate;
 mod handle;
 mod layer;
-/// The interleaving models; see `tests/loom`.
+/// The models of interleavings; see `tests/loom`.
 #[cfg(tower_breaker_loom)]
 #[doc(hidden)]
 #[path = "../../tests/loom/tripwire.rs"]
@@ -159,15 +132,16 @@ pub mod models;
 mod permit;
 mod reader;
 mod service;
+mod snapshot;
 
 #[cfg(feature = "json")]
 #[cfg_attr(docsrs, doc(cfg(feature = "json")))]
 pub use self::digest::JsonDigest;
 pub use self::digest::{Digest, Digester, HashDigest, SameResult};
-pub use self::fence::TripwireSnapshot;
 pub use self::gate::{One, PerSession};
 pub use self::handle::{KeyedTripwireHandle, TripwireHandle};
 pub use self::layer::TripwireLayer;
 pub use self::reader::{Limit, Reader};
 pub use self::service::Tripwire;
+pub use self::snapshot::TripwireSnapshot;
 pub use crate::machinery::keyed::{Borrowed, Owned};

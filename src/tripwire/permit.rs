@@ -5,8 +5,6 @@ use std::fmt;
 use super::digest::Digest;
 use super::fence::{Fence, Role, Ticket};
 #[cfg(feature = "http")]
-use crate::machinery::clock::Timestamp;
-#[cfg(feature = "http")]
 use crate::machinery::held_permit::{ErasedTicket, HeldPermit, PermitIssuer};
 use crate::machinery::shared_machine::{MachineRef, SharedMachine};
 use crate::machinery::sync::Arc;
@@ -14,8 +12,8 @@ use crate::vocabulary::Event;
 use crate::vocabulary::Name;
 use crate::vocabulary::{Failure, Outcome};
 
-/// The permit inside a future of this crate. Dropped without a verdict, it is a cancelled call: its
-/// turn stays spent, and if it was the probe, the fence opens again.
+/// The permit inside a future of this crate. Dropped without a verdict, it is a cancelled call:
+/// its turn stays spent, and if it was the probe, the fence opens again.
 ///
 /// It is empty once its verdict is given, and for a call that runs unguarded. An empty permit
 /// records nothing.
@@ -59,13 +57,13 @@ impl CallPermit {
             return;
         };
         let packed = machine_ref.machine().packed();
-        if answer.is_some() || !Fence::is_settled(packed, self.ticket.generation, outcome) {
+        if answer.is_some() || !Fence::is_clean_success(packed, self.ticket.generation, outcome) {
             settle(machine_ref, self.ticket, outcome, answer);
         }
     }
 
-    /// Hands the call over to a permit that a response body can hold, together with the digest of the answer's
-    /// head.
+    /// Hands the call over to a permit for a response body, together with the digest of the
+    /// answer's head.
     #[cfg(feature = "http")]
     pub(super) fn hand_over(&mut self, answer: Option<Digest>) -> HeldPermit {
         let Ticket {
@@ -75,7 +73,6 @@ impl CallPermit {
         } = self.ticket;
         let [first, second] = answer.map_or([0, 0], Digest::into_parts);
         let ticket = ErasedTicket {
-            started: Timestamp::START,
             parts: [
                 u64::from(generation) << 32 | u64::from(number),
                 first,
@@ -95,7 +92,8 @@ impl CallPermit {
         }
     }
 
-    /// Notes that the call was dropped. It says nothing; but a lost probe must not wedge the fence.
+    /// Cancels the call, because it was dropped. An ordinary call then has no verdict. The fence
+    /// must not wait for a lost probe.
     #[inline]
     pub(super) fn cancel(&mut self) {
         if let Some(machine_ref) = self.machine_ref.take() {
@@ -104,10 +102,10 @@ impl CallPermit {
     }
 }
 
-// The functions below are out of line, and take the parts of a permit instead of the permit. A
-// value that is lent to a function which is not inlined has to be in memory; so a future that is
-// polled where it was made stays in registers. They take the reference too, so that its drop is
-// compiled here and not into every future.
+// The functions below are out of line, and take the parts of a permit instead of the permit. If a
+// permit were borrowed by a function that is not inlined, it would have to be in memory. Its
+// parts, and with them a future that is polled where it was made, can stay in registers. They take
+// the reference too, so that its drop is compiled here and not into every future.
 
 #[cold]
 #[inline(never)]
@@ -155,7 +153,7 @@ fn record_in(
 /// Records that a call was dropped.
 fn cancel_in(machine: &SharedMachine<Fence>, ticket: Ticket) {
     if ticket.role == Role::Probe {
-        machine.step(|fence, _, events| fence.lose(ticket, events));
+        machine.step(|fence, _, events| fence.lose_probe(ticket, events));
     }
 }
 

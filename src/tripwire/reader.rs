@@ -1,4 +1,4 @@
-//! What a tripwire reads in a request, each part by what the layer was given for it.
+//! Reads the facts of a request for a tripwire: its digest, its turn, its limit and its name.
 
 use std::fmt;
 use std::hash::Hash;
@@ -7,7 +7,9 @@ use super::digest::{Digest, Digester, HashDigest};
 use super::fence::CallFacts;
 use crate::vocabulary::Name;
 
-/// How one tool is treated; what [`limit_of`](super::TripwireLayer::limit_of) answers.
+/// Sets the limit of identical calls of one tool.
+///
+/// [`limit_of`](super::TripwireLayer::limit_of) takes a closure that returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     /// `None` for an exempt tool.
@@ -15,11 +17,12 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Another `identical_limit` than the layer's: the call that comes so often in a row is refused.
+    /// Replaces the layer's `identical_limit`: the identical call that comes so often in a row
+    /// trips.
     ///
     /// # Panics
     ///
-    /// If `calls` is less than 2: the limit of 1 would refuse every call.
+    /// If `calls` is less than 2: with 1 every call would be refused.
     #[must_use]
     pub const fn identical(calls: u32) -> Self {
         assert!(calls >= 2, "`Limit::identical` must be at least 2");
@@ -28,15 +31,19 @@ impl Limit {
         }
     }
 
-    /// For a tool that is polled: its calls are neither repeats nor the end of a streak. They still spend their turns.
+    /// Exempts a tool that is polled: its calls are no repeats, and they end no streak.
+    ///
+    /// They still spend their turns.
     #[must_use]
     pub const fn exempt() -> Self {
         Self { identical: None }
     }
 }
 
-/// Reads requests for a [`TripwireLayer`](super::TripwireLayer): how one becomes a digest (`D`), which planner's turn it belongs to (`T`), its
-/// tool's limit (`L`) and name (`N`).
+/// Reads requests for a [`TripwireLayer`](super::TripwireLayer).
+///
+/// `D` makes a request's digest, `T` finds its planner's turn, `L` its tool's limit, and `N` its
+/// tool's name.
 #[derive(Clone, Copy, Default)]
 pub struct Reader<D = HashDigest, T = (), L = (), N = ()> {
     pub(super) digest: D,
@@ -55,6 +62,7 @@ impl<D, T, L, N> fmt::Debug for Reader<D, T, L, N> {
 pub(super) trait Read<Req> {
     fn read(&self, req: &Req) -> CallFacts;
 
+    /// The tool's name, for a refusal.
     fn name_of(&self, req: &Req) -> Option<Name>;
 }
 
@@ -85,6 +93,7 @@ where
     }
 }
 
+/// Finds the planner's turn of a request. `()` finds none.
 pub(super) trait TurnOf<Req> {
     fn turn_of(&self, req: &Req) -> Option<Digest>;
 }
@@ -105,6 +114,7 @@ where
     }
 }
 
+/// Finds the limit of a request's tool. `()` finds none.
 pub(super) trait LimitOf<Req> {
     fn limit_of(&self, req: &Req) -> Option<Limit>;
 }
@@ -121,6 +131,7 @@ impl<F: Fn(&Req) -> Option<Limit>, Req> LimitOf<Req> for F {
     }
 }
 
+/// Finds the name of a request's tool. `()` finds none.
 pub(super) trait NameOf<Req> {
     fn name_of(&self, req: &Req) -> Option<Name>;
 }

@@ -12,18 +12,17 @@ use super::permit::CallPermit;
 use super::reader::{Read, Reader};
 use crate::machinery::judge::{Head, Judge};
 use crate::machinery::unwind::on_unwind;
-use crate::vocabulary::{AsBoxError, Refuse};
-use crate::vocabulary::{Classify, ErrorsAsFailures};
+use crate::vocabulary::{AsBoxError, Classify, ErrorsAsFailures, Refuse};
 
-/// A service behind a fence, or behind one fence per session.
+/// Guards a service with a fence, or with one fence per session.
 ///
 /// See the [module documentation](super) for what it does.
 ///
-/// It asks nothing of the inner service but that it is one: not `Clone`, not `Send`, not `'static`. The inner service that was polled
-/// ready is the one that is called, and one that was not is never called.
+/// The inner service needs no `Clone`, no `Send` and no `'static`. The inner service that was
+/// polled ready is the one that is called. One that was not polled ready is never called.
 ///
-/// A service whose call is refused keeps what its inner service had reserved when it was polled ready, as in tower's
-/// `Filter`. Use it or drop it.
+/// When a call is refused, the inner service keeps what it reserved when it was polled ready, as
+/// in tower's `Filter`. Use the service again, or drop it.
 pub struct Tripwire<S, C = ErrorsAsFailures, R = AsBoxError, G = One, Q = Reader, A = (), J = Head>
 {
     inner: S,
@@ -53,23 +52,23 @@ impl<S, C, R, G, Q, A, J> Tripwire<S, C, R, G, Q, A, J> {
         }
     }
 
-    /// The inner service.
+    /// Returns a reference to the inner service.
     pub fn get_ref(&self) -> &S {
         &self.inner
     }
 
-    /// The inner service, mutably.
+    /// Returns a mutable reference to the inner service.
     pub fn get_mut(&mut self) -> &mut S {
         &mut self.inner
     }
 
-    /// Takes the inner service out.
+    /// Consumes the guard and returns the inner service.
     pub fn into_inner(self) -> S {
         self.inner
     }
 }
 
-#[allow(private_bounds)] // Which gates there are is ours.
+#[allow(private_bounds)] // The set of gates is closed.
 impl<S, C, R, G, Q, A, J, Req> Service<Req> for Tripwire<S, C, R, G, Q, A, J>
 where
     S: Service<Req>,
@@ -86,7 +85,8 @@ where
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         if !self.gate.ask() {
-            // Refused at the next call. Inner readiness is not asked for, so that a service that is stuck cannot hold up the answer.
+            // The next call is refused. Inner readiness is not polled, so that a stuck inner
+            // service cannot hold up the refusal.
             return Poll::Ready(Ok(()));
         }
         match self.inner.poll_ready(cx) {
@@ -104,7 +104,8 @@ where
     }
 
     #[allow(clippy::inline_always)]
-    // It is called in one place of a program; the call and what it moves would cost a fifth of the whole.
+    // A program calls it in one place. A function call, and the moves for it, would cost a fifth
+    // of the whole.
     #[inline(always)]
     fn call(&mut self, req: Req) -> Self::Future {
         match self.gate.admit(&self.reader, &req) {
@@ -125,7 +126,7 @@ where
     }
 }
 
-/// Clones share the fence. New clones carry no readiness: each is polled ready for itself.
+/// Clones share the fence. New clones carry no readiness: poll each of them ready.
 impl<S, C, R, G, Q, A, J> Clone for Tripwire<S, C, R, G, Q, A, J>
 where
     S: Clone,

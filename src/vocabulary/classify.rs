@@ -1,4 +1,4 @@
-//! Who decides what a call's result says.
+//! Classifiers decide what a call's result says.
 
 use std::any::Any;
 
@@ -7,32 +7,40 @@ use super::refusal;
 
 /// Decides what a call's result says of the guarded thing.
 ///
-/// Closures of the same shape are classifiers; annotate their argument. A classifier runs outside every lock. If it panics,
-/// the call counts as cancelled and the panic goes on to the caller.
+/// A closure of the same shape is a classifier. Annotate its argument.
+///
+/// A classifier runs outside every lock.
+///
+/// # Panics
+///
+/// If a classifier panics, the call counts as cancelled, and the panic goes on to the caller.
 ///
 /// # Examples
 ///
 /// A tool that reports its errors inside a success:
 ///
 /// ```
-/// use tower_breaker::{CircuitBreakerLayer, ErrorsAsFailures, Classify, Failure, Outcome};
+/// use std::io;
+/// use tower_breaker::{CircuitBreakerLayer, Classify, ErrorsAsFailures, Failure, Outcome};
 ///
 /// struct ToolResult { is_error: bool }
 ///
-/// let layer = CircuitBreakerLayer::new().classify(|result: Result<&ToolResult, &std::io::Error>| match result {
-///     Ok(answer) if answer.is_error => Outcome::Failure(Failure::transient()),
-///     other => ErrorsAsFailures.classify(other),
-/// });
+/// let layer = CircuitBreakerLayer::new().classify(
+///     |result: Result<&ToolResult, &io::Error>| match result {
+///         Ok(answer) if answer.is_error => Outcome::Failure(Failure::transient()),
+///         other => ErrorsAsFailures.classify(other),
+///     },
+/// );
 /// # let _ = layer;
 /// ```
 pub trait Classify<Res, E> {
-    /// What `result` says of the guarded thing.
+    /// Decides what `result` says of the guarded thing.
     fn classify(&self, result: Result<&Res, &E>) -> Outcome;
 }
 
 impl<F, Res, E> Classify<Res, E> for F
 where
-    // One lifetime for both, which functions of two have as well.
+    // One lifetime for both references: functions with one and with two lifetimes fit.
     F: for<'a> Fn(Result<&'a Res, &'a E>) -> Outcome,
 {
     fn classify(&self, result: Result<&Res, &E>) -> Outcome {
@@ -40,13 +48,21 @@ where
     }
 }
 
-/// The classifier of a circuit breaker and of a tripwire unless told otherwise: an error is a transient failure, everything else a
-/// success.
+/// The default classifier of a circuit breaker and of a tripwire.
 ///
-/// A [`Refusal`](crate::Refusal) of one of this crate's layers further inside is [`Outcome::Neutral`]: it
-/// says that a call was not attempted, and nothing of the thing itself. It is recognised as the service returns
-/// it: a `Refusal`, or a boxed error that holds one anywhere in its chain of sources. A typed error that hides one in
-/// its `source()` needs a classifier that looks, with [`Refusal::find`](crate::Refusal::find).
+/// | result | outcome |
+/// | --- | --- |
+/// | a response | a success |
+/// | a [`Refusal`](crate::Refusal) of a layer of this crate further inside | neutral |
+/// | any other error | a transient failure |
+///
+/// A refusal is neutral. It says that the call was not attempted, so it says nothing about the
+/// guarded thing.
+///
+/// The classifier looks at the error as the service returns it. It recognises an error that is a
+/// `Refusal`, and a [`BoxError`](crate::BoxError) with a refusal anywhere in its chain of sources.
+/// For any other error type that has a refusal in its `source()`, write a classifier that asks
+/// [`Refusal::find`](crate::Refusal::find).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ErrorsAsFailures;
 
@@ -60,8 +76,10 @@ impl<Res, E: 'static> Classify<Res, E> for ErrorsAsFailures {
     }
 }
 
-/// The classifier of a fallback unless told otherwise: an error is a transient failure, and so is a refusal of one of this crate's
-/// layers further inside, because a model that is refused did not answer.
+/// The default classifier of a fallback: every error is a transient failure.
+///
+/// So is a refusal of a layer of this crate further inside: a model whose call was refused did not
+/// answer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RefusalsAsFailures;
 
@@ -99,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_from_further_inside_is_neutral_for_one_and_a_failure_for_the_other() {
+    fn a_refusal_inside_a_boxed_error_is_neutral_or_a_failure() {
         assert_eq!(classify(&ErrorsAsFailures, &refused()), Outcome::Neutral);
         assert_eq!(
             classify(&RefusalsAsFailures, &refused()),
@@ -118,8 +136,8 @@ mod tests {
 
     #[test]
     fn functions_of_one_lifetime_and_of_two_are_classifiers_and_so_are_closures() {
-        type Queued<'a> = Result<&'a (), &'a BoxError>;
-        fn one(_: Queued<'_>) -> Outcome {
+        type Answered<'a> = Result<&'a (), &'a BoxError>;
+        fn one(_: Answered<'_>) -> Outcome {
             Outcome::Neutral
         }
         fn two(_: Result<&(), &BoxError>) -> Outcome {

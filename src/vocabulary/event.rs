@@ -1,4 +1,4 @@
-//! What a layer tells those who watch it.
+//! Events: what a layer tells its observers.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use super::refusal::Refusal;
 /// The state of a circuit or of a fence. Displays in `snake_case`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// Calls are let through.
+    /// Calls are admitted.
     Closed,
     /// Calls are refused.
     Open,
-    /// One call at a time is let through, to test recovery.
+    /// One call at a time is admitted as the probe. The others are refused.
     HalfOpen,
 }
 
@@ -34,7 +34,7 @@ pub enum FallbackState {
     Primary,
     /// The chain serves.
     Fallback,
-    /// One turn at a time goes to the primary, to test recovery; the chain serves the others.
+    /// One turn at a time goes to the primary as the probe. The chain serves the others.
     Recovering,
 }
 
@@ -48,19 +48,19 @@ impl fmt::Display for FallbackState {
     }
 }
 
-/// What happened to an entry of a fallback's chain.
+/// A change of an entry of a fallback's chain. Displays in `snake_case`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EntryChange {
-    /// A turn that it served failed, and its budget is not spent.
+    /// A turn that the entry served failed. Its budget of failures is not spent.
     Struck,
-    /// A turn that it served failed, and its budget is spent.
+    /// A turn that the entry served failed. Its budget of failures is spent.
     Spent,
-    /// Its time on the bench is over, and it has a fresh budget.
+    /// The entry's time on the bench is over. It has a fresh budget of failures.
     Restored,
-    /// Somebody took it out of the chain by hand.
+    /// Somebody took the entry out of the chain with `disable`.
     Disabled,
-    /// Somebody put it back.
+    /// Somebody put the entry back with `enable`.
     Enabled,
 }
 
@@ -80,23 +80,24 @@ impl fmt::Display for EntryChange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TransitionReason {
-    /// So many calls failed in a row.
+    /// As many calls as the threshold says failed in a row.
     FailureThreshold,
-    /// So large a part of the calls in the window failed.
+    /// The failures in the window reached the failure rate.
     FailureRate,
-    /// A call failed in a way that no later call would fare better.
+    /// A call had a fatal failure.
     FatalFailure,
-    /// The cooldown is over, and a call became the probe; in a tripwire, whose cooldown is counted in refusals, the next call will.
+    /// The cooldown is over, and a call became the probe. In a tripwire, which counts its cooldown
+    /// in refusals, the next call becomes the probe.
     CooldownOver,
-    /// The probe succeeded, the last one that was asked for.
+    /// As many probes as asked for have succeeded.
     ProbeSucceeded,
     /// The probe failed.
     ProbeFailed,
     /// The probe gave no verdict before its lease was over.
     LeaseExpired,
-    /// Somebody pinned the circuit open.
+    /// Somebody pinned the circuit open with `force_open`.
     ForcedOpen,
-    /// Somebody reset it.
+    /// Somebody called `reset`.
     Reset,
     /// The run has spent its turns.
     MaxTurns,
@@ -106,9 +107,10 @@ pub enum TransitionReason {
     ErrorStreak,
     /// The run has spent its time.
     Deadline,
-    /// A tripwire's probe was dropped without a verdict, or so many calls were refused beside it that it counts as lost.
+    /// A tripwire's probe was dropped without a verdict, or counts as lost because so many calls
+    /// were refused beside it.
     ProbeLost,
-    /// Somebody gave the run more turns.
+    /// Somebody gave the run more turns with `extend`.
     Extended,
 }
 
@@ -134,10 +136,11 @@ impl fmt::Display for TransitionReason {
     }
 }
 
-/// Something that happened in a layer, lent to an [`Observe`].
+/// Something that happened in a layer, as an [`Observe`] sees it.
 ///
-/// Transitions, started probes, expired leases and changes of entries of one circuit or fallback come in their order, one at a time.
-/// Everything else comes on the thread of the call it concerns, unordered against them.
+/// Transitions, started probes, expired leases and changes of entries of one circuit or fallback
+/// come in their order, one at a time. Every other event comes on the thread of the call it
+/// concerns, and has no order relative to these.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
@@ -150,9 +153,9 @@ pub enum Event<'a> {
         from: State,
         /// The state after.
         to: State,
-        /// Why.
+        /// Why the state changed.
         reason: TransitionReason,
-        /// The generation that begins with it.
+        /// The generation that begins with the transition.
         generation: u32,
     },
     /// A fallback changed its state.
@@ -164,11 +167,11 @@ pub enum Event<'a> {
         from: FallbackState,
         /// The state after.
         to: FallbackState,
-        /// Why.
+        /// Why the state changed.
         reason: TransitionReason,
-        /// The generation that begins with it.
+        /// The generation that begins with the transition.
         generation: u32,
-        /// The first live entry of the chain, when it begins to serve.
+        /// The first live entry of the chain, if the chain begins to serve.
         first: Option<&'a str>,
     },
     /// Something happened to an entry of a fallback's chain.
@@ -178,22 +181,23 @@ pub enum Event<'a> {
         name: Option<&'a str>,
         /// The entry's name.
         entry: &'a str,
-        /// What happened.
+        /// The change.
         change: EntryChange,
-        /// How many strikes it has now.
+        /// How many strikes the entry has now.
         strikes: u32,
     },
-    /// A turn of a fallback is over. It is told once a turn, with what the caller gets.
+    /// A turn of a fallback is over. The event comes once a turn, for the result that the caller
+    /// gets.
     #[non_exhaustive]
     Served {
         /// The primary's name.
         name: Option<&'a str>,
-        /// The name of the model that served it: the primary's or an entry's.
+        /// The name of the model that served the turn: the primary's or an entry's.
         by: &'a str,
-        /// What its result said.
+        /// The outcome of the turn.
         outcome: Outcome,
     },
-    /// An attempt of a fallback's turn failed, and the turn went on to the next live entry.
+    /// An attempt of a fallback's turn failed. The turn goes on to the next live entry.
     #[non_exhaustive]
     MovedOn {
         /// The primary's name.
@@ -203,40 +207,44 @@ pub enum Event<'a> {
         /// The name of the entry that is tried next.
         to: &'a str,
     },
-    /// A call was admitted to test recovery.
+    /// A call was admitted as the probe.
     #[non_exhaustive]
     ProbeStarted {
-        /// The circuit's name, or that of the primary.
+        /// The circuit's or the primary's name.
         name: Option<&'a str>,
-        /// The generation in which it was admitted.
+        /// The generation in which the probe was admitted.
         generation: u32,
-        /// How long it may take; [`Duration::MAX`] in a tripwire, where refusals end it and no time.
+        /// How long the probe may take. [`Duration::MAX`] in a tripwire, where refused calls end a
+        /// probe, and time does not.
         lease: Duration,
     },
-    /// A probe gave no verdict before its lease was over; it counts as failed.
+    /// A probe gave no verdict before its lease was over. It counts as failed.
     #[non_exhaustive]
     LeaseExpired {
-        /// The circuit's name, or that of the primary.
+        /// The circuit's or the primary's name.
         name: Option<&'a str>,
-        /// The generation in which it was admitted.
+        /// The generation in which the probe was admitted.
         generation: u32,
     },
-    /// A verdict came from an older generation. A failure while open and not pinned, or of the primary while the chain serves, restarts the cooldown; nothing else changes.
+    /// A stale verdict came: the call was admitted in an older generation.
+    ///
+    /// A stale failure restarts the cooldown of a circuit that is open and not pinned, and that of
+    /// a primary while the chain serves. Nothing else changes.
     #[non_exhaustive]
     LateVerdict {
-        /// The circuit's name, or that of the model that served.
+        /// The circuit's name, or the name of the model that served.
         name: Option<&'a str>,
         /// The generation in which the call was admitted.
         generation: u32,
-        /// What its result said.
+        /// The outcome of the call.
         outcome: Outcome,
     },
     /// A call was refused, or would have been.
     #[non_exhaustive]
     Refused {
-        /// What the caller is told.
+        /// The refusal that the caller gets, or would have got.
         refusal: &'a Refusal,
-        /// Whether the call ran all the same, because the layer only observes.
+        /// Whether the call ran anyway, because the layer is set to `observe_only`.
         observe_only: bool,
     },
     /// A call with a new key ran unguarded, because every circuit in the store is live.
@@ -245,36 +253,37 @@ pub enum Event<'a> {
         /// The name that the key's circuit would have had.
         name: Option<&'a str>,
     },
-    /// A circuit that was not clean made room for another.
+    /// The store evicted a circuit that was not clean, to make room for another.
     #[non_exhaustive]
     Evicted {
         /// The circuit's name.
         name: Option<&'a str>,
-        /// The state it was in.
+        /// The state that the circuit was in.
         state: State,
     },
-    /// A run has spent so many of its turns that somebody wanted to know.
+    /// A run has spent as many turns as `warn_at` says.
     #[non_exhaustive]
     Warned {
         /// The fence's name.
         name: Option<&'a str>,
-        /// How many turns it has spent.
+        /// How many turns the run has spent.
         turns: u32,
-        /// How many it may spend.
+        /// How many turns the run may spend.
         max_turns: u32,
     },
-    /// Listeners were too slow for so many transitions that some of them were not kept.
+    /// Some events were dropped, because the observers were too slow for the transitions.
     #[non_exhaustive]
     Missed {
         /// The circuit's name.
         name: Option<&'a str>,
-        /// How many events are missing before the next one.
+        /// How many events are missing before the next event.
         count: u64,
     },
 }
 
 impl<'a> Event<'a> {
-    /// The name of the circuit that it concerns, or of the primary or the model.
+    /// Returns the name of the circuit, the primary, the model or the fence that the event
+    /// concerns.
     #[must_use]
     pub fn name(&self) -> Option<&'a str> {
         match *self {
@@ -295,14 +304,20 @@ impl<'a> Event<'a> {
     }
 }
 
-/// Watches a layer. Closures of the same shape are observers; annotate their argument. One that is shared, behind an `Arc`, is lent to
-/// a closure: `move |event: &Event<'_>| shared.observe(event)`.
+/// Watches a layer.
 ///
-/// Observers run after the new state is stored and outside every lock, so they may call back into the layer. They run on
-/// the thread of some call: keep them short. A panic in one is caught, and harms neither the state nor the other
-/// observers.
+/// A closure of the same shape is an observer. Annotate its argument. To give an observer in an
+/// `Arc` to several layers, wrap it in a closure:
+/// `move |event: &Event<'_>| shared.observe(event)`.
+///
+/// Observers run after the new state is stored and outside every lock, so they may call back into
+/// the layer. They run on the thread of some call, so keep them short.
+///
+/// # Panics
+///
+/// The layer catches a panic of an observer. It harms neither the state nor the other observers.
 pub trait Observe {
-    /// Takes note of `event`.
+    /// Receives an event.
     fn observe(&self, event: &Event<'_>);
 }
 
@@ -313,116 +328,4 @@ impl<F: Fn(&Event<'_>)> Observe for F {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::vocabulary::{Name, Reason};
-
-    #[test]
-    fn every_event_knows_its_name() {
-        let refusal = Refusal::breaker(Reason::CircuitOpen).with_name(Some(Name::Static("x")));
-        let name = Some("x");
-        let events = [
-            Event::Transition {
-                name,
-                from: State::Closed,
-                to: State::Open,
-                reason: TransitionReason::Reset,
-                generation: 1,
-            },
-            Event::FallbackTransition {
-                name,
-                from: FallbackState::Primary,
-                to: FallbackState::Fallback,
-                reason: TransitionReason::Reset,
-                generation: 1,
-                first: None,
-            },
-            Event::Entry {
-                name,
-                entry: "a",
-                change: EntryChange::Spent,
-                strikes: 2,
-            },
-            Event::Served {
-                name,
-                by: "a",
-                outcome: Outcome::Neutral,
-            },
-            Event::MovedOn {
-                name,
-                from: "x",
-                to: "a",
-            },
-            Event::ProbeStarted {
-                name,
-                generation: 1,
-                lease: Duration::ZERO,
-            },
-            Event::LeaseExpired {
-                name,
-                generation: 1,
-            },
-            Event::LateVerdict {
-                name,
-                generation: 1,
-                outcome: Outcome::Neutral,
-            },
-            Event::Refused {
-                refusal: &refusal,
-                observe_only: false,
-            },
-            Event::Unguarded { name },
-            Event::Evicted {
-                name,
-                state: State::Open,
-            },
-            Event::Warned {
-                name,
-                turns: 6,
-                max_turns: 8,
-            },
-            Event::Missed { name, count: 1 },
-        ];
-        for event in events {
-            assert_eq!(event.name(), name, "{event:?}");
-        }
-    }
-
-    #[test]
-    fn states_and_transition_reasons_display_in_snake_case() {
-        assert_eq!(State::Closed.to_string(), "closed");
-        assert_eq!(State::Open.to_string(), "open");
-        assert_eq!(State::HalfOpen.to_string(), "half_open");
-        assert_eq!(FallbackState::Primary.to_string(), "primary");
-        assert_eq!(FallbackState::Fallback.to_string(), "fallback");
-        assert_eq!(FallbackState::Recovering.to_string(), "recovering");
-        for (change, text) in [
-            (EntryChange::Struck, "struck"),
-            (EntryChange::Spent, "spent"),
-            (EntryChange::Restored, "restored"),
-            (EntryChange::Disabled, "disabled"),
-            (EntryChange::Enabled, "enabled"),
-        ] {
-            assert_eq!(change.to_string(), text);
-        }
-        for (reason, text) in [
-            (TransitionReason::FailureThreshold, "failure_threshold"),
-            (TransitionReason::FailureRate, "failure_rate"),
-            (TransitionReason::FatalFailure, "fatal_failure"),
-            (TransitionReason::CooldownOver, "cooldown_over"),
-            (TransitionReason::ProbeSucceeded, "probe_succeeded"),
-            (TransitionReason::ProbeFailed, "probe_failed"),
-            (TransitionReason::LeaseExpired, "lease_expired"),
-            (TransitionReason::ForcedOpen, "forced_open"),
-            (TransitionReason::Reset, "reset"),
-            (TransitionReason::MaxTurns, "max_turns"),
-            (TransitionReason::IdenticalCall, "identical_call"),
-            (TransitionReason::ErrorStreak, "error_streak"),
-            (TransitionReason::Deadline, "deadline"),
-            (TransitionReason::ProbeLost, "probe_lost"),
-            (TransitionReason::Extended, "extended"),
-        ] {
-            assert_eq!(reason.to_string(), text);
-        }
-    }
-}
+mod tests;

@@ -1,11 +1,11 @@
-//! The vocabulary: what users of every layer name.
+//! The types that all layers share: outcomes, refusals, events, and who decides on them.
 //!
 //! | file | what it holds |
 //! | --- | --- |
 //! | `outcome` | what a call's result says of the guarded thing |
-//! | `classify` | who decides that |
-//! | `refusal` | a call that was not attempted: its reason, its text, and what becomes of it |
-//! | `event` | what a layer tells its observers |
+//! | `classify` | the classifiers, which decide on an outcome |
+//! | `refusal` | a call that was not attempted: its reason, its text, how it is found in an error, what becomes of it |
+//! | `event` | the events that a layer tells its observers |
 
 mod classify;
 mod event;
@@ -20,5 +20,5 @@ pub(crate) use self::refusal::Name;
 pub(crate) use self::refusal::in_error;
 pub use self::refusal::{AsBoxError, IntoError, Reason, Refusal, Refuse, RefuseWith};
 
-/// A boxed error, as tower's.
+/// A boxed error, of the same type as tower's.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

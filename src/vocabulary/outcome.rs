@@ -1,24 +1,26 @@
-//! What a call's result says of the guarded thing.
+//! Outcomes: what a call's result says of the guarded thing.
 
 use std::fmt;
 use std::time::Duration;
 
-/// What a call's result says of the guarded thing.
+/// The outcome of a call: what its result says about the guarded thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// It works: a streak of failures ends here.
+    /// The guarded thing works. A streak of failures ends here.
     Success,
-    /// It does not work.
+    /// The guarded thing does not work.
     Failure(Failure),
-    /// The result says nothing of it, as when the caller made the mistake: a streak neither grows nor
-    /// ends, no cooldown moves, and a probe gives its slot back at once.
+    /// The result says nothing of the guarded thing, as when the caller made a mistake. A streak
+    /// neither grows nor ends, no cooldown moves, and a probe gives its slot back at once.
     Neutral,
 }
 
 impl Outcome {
-    /// The failure of a service that will never be ready: it has failed, whatever its error says; the classifier, whose outcome this is, may
-    /// say how.
+    /// Returns the failure of a service whose `poll_ready` gave an error.
+    ///
+    /// Such a service will never be ready, so this is a failure whatever the classifier says of
+    /// the error. The classifier decides only on the kind and the hint.
     pub(crate) fn of_readiness(self) -> Failure {
         match self {
             Outcome::Failure(failure) => failure,
@@ -26,7 +28,9 @@ impl Outcome {
         }
     }
 
-    /// A failure with the hint that came beside it, unless it has one of its own. What is no failure asks for nothing.
+    /// Adds the hint that came beside a failure, unless the failure has a hint of its own.
+    ///
+    /// Only failures carry a hint, so other outcomes stay as they are.
     #[cfg(feature = "http")]
     #[inline]
     pub(crate) fn hinted(self, hint: impl FnOnce(Failure) -> Option<Duration>) -> Self {
@@ -46,7 +50,7 @@ impl From<Failure> for Outcome {
     }
 }
 
-/// A failure of the guarded thing: its kind, and how long it asked callers to wait.
+/// A failure of the guarded thing: its kind, and how long callers were asked to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
     kind: FailureKind,
@@ -54,25 +58,26 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure that may be gone at the next call: an error, a timeout, a `503`.
+    /// Makes a failure that may be gone at the next call: an error, a timeout, a `503`.
     #[must_use]
     pub const fn transient() -> Self {
         Self::of(FailureKind::Transient)
     }
 
-    /// The guarded thing asked for fewer calls: a `429`.
+    /// Makes a failure by which the guarded thing asked for fewer calls: a `429`.
     #[must_use]
     pub const fn rate_limited() -> Self {
         Self::of(FailureKind::RateLimited)
     }
 
-    /// No later call will fare better: the key is revoked, the quota spent, the model gone. It trips at once.
+    /// Makes a failure that later calls will meet as well: the key is revoked, the quota is spent,
+    /// the model is gone. It trips at once.
     #[must_use]
     pub const fn fatal() -> Self {
         Self::of(FailureKind::Fatal)
     }
 
-    /// Whether its kind is all there is to it: it carries no hint, and does not trip at once.
+    /// Whether the failure has no hint and does not trip at once.
     pub(crate) const fn is_plain(&self) -> bool {
         self.retry_after.is_none() && !matches!(self.kind, FailureKind::Fatal)
     }
@@ -84,21 +89,22 @@ impl Failure {
         }
     }
 
-    /// Adds how long the guarded thing asked to be left alone. It can only lengthen a cooldown, and a layer's
-    /// `retry_after_cap` bounds it.
+    /// Adds how long the guarded thing asked callers to wait.
+    ///
+    /// The wait can only lengthen a cooldown, and a layer's `retry_after_cap` bounds it.
     #[must_use]
     pub const fn with_retry_after(mut self, retry_after: Duration) -> Self {
         self.retry_after = Some(retry_after);
         self
     }
 
-    /// Which kind of failure it is.
+    /// Returns the kind of the failure.
     #[must_use]
     pub const fn kind(&self) -> FailureKind {
         self.kind
     }
 
-    /// How long the guarded thing asked to be left alone, if it did.
+    /// Returns how long the guarded thing asked callers to wait, if it did.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         self.retry_after
@@ -110,12 +116,13 @@ impl Failure {
 #[non_exhaustive]
 #[repr(u8)]
 pub enum FailureKind {
-    // The numbers are those of the machines' word, where 0 is none; as it is in an `Option`.
-    /// It may be gone at the next call.
+    // These numbers stand in a machine's packed state, where 0 means no failure, as it does in an
+    // `Option` of this type.
+    /// The failure may be gone at the next call.
     Transient = 1,
     /// The guarded thing asked for fewer calls.
     RateLimited = 2,
-    /// No later call will fare better.
+    /// A later call will fail in the same way.
     Fatal = 3,
 }
 
@@ -129,29 +136,38 @@ impl fmt::Display for FailureKind {
     }
 }
 
-/// What a call says that was dropped before its verdict: a timeout outside, a task that was aborted, a caller who went away.
+/// The rule for dropped calls: the outcome that a dropped call has.
+///
+/// A call is dropped when its future goes away before the verdict: by a timeout outside of the
+/// layer, by an aborted task, or by a caller who left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cancelled {
-    /// An ordinary call says nothing. A probe keeps its slot until its lease ends, and then counts as failed.
+    /// An ordinary call says nothing. A probe keeps its slot until its lease ends, and then counts
+    /// as failed.
     Ignore,
-    /// Nobody learnt anything: an ordinary call says nothing, and a probe gives its slot back at once.
+    /// An ordinary call says nothing. A probe gives its slot back at once.
     Release,
-    /// A failure now.
+    /// The call is a transient failure now.
     Failure,
-    /// A failure if it ran at least so long, else as `Release`. For a timeout outside, give a little less than its duration. Every call
-    /// reads the clock when it is admitted. Where calls are judged at the end of a body, it ran until then: whoever leaves a long answer in
-    /// the midst of it has a failed call.
+    /// The call is a transient failure if it ran at least this long. Otherwise as `Release`.
+    ///
+    /// For a timeout outside of the layer, give a little less than its duration. With this rule
+    /// every call reads the clock when it is admitted.
+    ///
+    /// Where calls are judged at the end of a body, a call runs until then. So a reader who leaves
+    /// a long answer halfway has a failed call.
     FailureAfter(Duration),
 }
 
 impl Cancelled {
-    /// Whether it depends on how long the call ran.
+    /// Whether the rule depends on how long the call ran.
     pub(crate) fn is_timed(self) -> bool {
         matches!(self, Cancelled::FailureAfter(_))
     }
 
-    /// What a dropped call says; `None` if it says nothing, not even that a probe's slot is free.
+    /// Returns what a dropped call says. `None` means that the call says nothing, and that a probe
+    /// keeps its slot.
     pub(crate) fn judge(self, ran: impl FnOnce() -> Duration) -> Option<Outcome> {
         match self {
             Cancelled::Ignore => None,
@@ -162,13 +178,16 @@ impl Cancelled {
     }
 }
 
-/// What became of a verdict.
+/// Whether a verdict was applied, or was stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Recorded {
-    /// It was of the current generation, and counted.
+    /// The verdict was of the current generation, and counted.
     Applied,
-    /// It came from an older generation, or from a call that nobody guards: its circuit was forgotten, or it had none. A failure while the circuit is open, and
-    /// not pinned, has restarted the cooldown; nothing else changed.
+    /// The verdict did not count. It came from an older generation, or from an unguarded call,
+    /// whose circuit was evicted or which never had one.
+    ///
+    /// A stale failure restarts the cooldown of a circuit that is open and not pinned. Nothing
+    /// else changes.
     Stale,
 }
 

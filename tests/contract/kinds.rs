@@ -15,7 +15,7 @@ use tower_breaker::{
     CircuitBreakerLayer, Failure, IntoError, Outcome, Reason, Refusal, Refuse, State,
 };
 
-use crate::support::{Down, Query, Site, ask, now, refused, trip};
+use crate::site::{Down, Query, Site, ask, now, refused, trip};
 
 fn flagged(result: Result<&String, &Infallible>) -> Outcome {
     match result {
@@ -144,7 +144,7 @@ fn a_refusal_policy_of_the_users_decides_by_the_request_and_names_its_own_error(
     for _ in 0..2 {
         assert_eq!(ask(&mut service).as_ref(), Err(&down));
     }
-    // A readiness error is converted as any other.
+    // A readiness error is converted like any other.
     site.set_lost(true);
     assert_eq!(ask(&mut service).as_ref(), Err(&down));
     assert_eq!(ask(&mut service), Ok("from the cache"));
@@ -158,7 +158,8 @@ fn a_refusal_policy_of_the_users_decides_by_the_request_and_names_its_own_error(
 
 #[test]
 fn a_typed_error_that_no_box_can_hold_is_kept_by_refuse_with() {
-    // Neither `'static`, nor `Send`, nor an `Error`; so the classifier is the user's, for the stock one asks for `'static`.
+    // The error is neither `'static`, nor `Send`, nor an `Error`. The stock classifier asks for
+    // `'static`, so the test uses one of its own.
     struct Local<'a>(Rc<Cell<u32>>, &'a str);
     let text = String::from("borrowed");
     let count = Rc::new(Cell::new(0));
@@ -182,7 +183,8 @@ fn a_typed_error_that_no_box_can_hold_is_kept_by_refuse_with() {
     assert_eq!(count.get(), 3);
 }
 
-/// Neither `Clone`, nor `'static`, nor `Send`, and its future is none of these either, and not `Unpin`.
+/// A service that is neither `Clone`, nor `'static`, nor `Send`. Its future is none of these
+/// either, nor `Unpin`.
 struct Local<'a> {
     log: &'a RefCell<Vec<String>>,
     down: Rc<Cell<bool>>,
@@ -307,7 +309,7 @@ async fn a_request_that_can_neither_be_cloned_nor_live_long_is_handed_on_or_give
     let answer = service.ready().await.unwrap().call(Once(&dropped)).await;
     assert_eq!((refused(answer).0, dropped.get()), (Reason::CircuitOpen, 2));
 
-    // And handed back whole where the policy asks for it.
+    // The policy gets the request back whole.
     let layer = CircuitBreakerLayer::new()
         .refuse_with(|once: Once<'_>, _: Refusal| Ok::<_, Down>(once.0.get() + 100));
     layer.handle().force_open();
@@ -337,7 +339,7 @@ async fn a_classifier_may_borrow_from_its_surroundings() {
     assert_eq!(handle.snapshot().streak, 2);
 }
 
-/// As frameworks do: the same stack for requests of two types.
+/// The same stack serves requests of two types, as in frameworks.
 #[test]
 fn one_circuit_guards_calls_of_several_request_types() {
     #[derive(Clone)]

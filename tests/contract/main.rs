@@ -1,9 +1,12 @@
-//! The contract of a tower service, seen from outside: readiness, wake-ups, clones, and the company of tower's own middleware.
+//! The contract of a tower service, seen from outside: readiness, wake-ups, clones, and stacks
+//! with tower's own middleware.
+
+#[path = "../support/site.rs"]
+mod site;
 
 mod kinds;
 mod panics;
 mod readiness;
 mod stacks;
-mod support;
 mod waiting;
 mod when_open;

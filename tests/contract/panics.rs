@@ -1,4 +1,5 @@
-//! Panics of the guarded service and of what the user gave the layer: a verdict each, and the slot is never lost.
+//! Panics of the guarded service and of the user's closures. Each gives a verdict, and the slot is
+//! never lost.
 
 use std::future::{Future, poll_fn, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
@@ -13,7 +14,7 @@ use tower_breaker::{
     Refusal, State,
 };
 
-use crate::support::{Down, Query, advance_secs, now, refused, secs, trip};
+use crate::site::{Down, Query, advance_secs, now, refused, secs, trip};
 
 /// Where a call panics.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -55,7 +56,7 @@ impl Future for Panicking {
     }
 }
 
-/// One call, with a guard around it that catches panics, as a server has.
+/// Makes one call, and catches its panic as a server does.
 fn guarded<S>(service: &mut S, query: Query) -> std::thread::Result<Result<S::Response, S::Error>>
 where
     S: Service<Query>,
@@ -92,7 +93,7 @@ async fn a_call_that_panics_is_a_failure_whatever_the_rule_for_dropped_calls() {
             let answer = guarded(&mut service, "q").unwrap();
             assert_eq!(refused(answer), (Reason::CircuitOpen, secs(30)));
 
-            // The probe panics: open, and the slot is free after the cooldown.
+            // The probe panics. The circuit opens, and the slot is free after the cooldown.
             advance_secs(30).await;
             assert!(guarded(&mut service, "q").is_err());
             let snapshot = handle.snapshot();
@@ -153,7 +154,7 @@ async fn a_task_that_panics_is_a_failure_too() {
     }
 }
 
-/// The probe of a due circuit whose verdict a panic prevents, under `rule`.
+/// Sends the probe of a due circuit, under `rule`. A panic prevents its verdict.
 async fn probe_with_a_panicking_classifier(
     rule: Cancelled,
     runs: u64,

@@ -1,4 +1,4 @@
-//! Who is polled, who is called, and what a clone may claim.
+//! Which service is polled, which one is called, and that clones carry no readiness.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -8,7 +8,7 @@ use tokio::time::advance;
 use tower::{Layer, Service};
 use tower_breaker::{CircuitBreakerLayer, Failure, Outcome, Reason, Refusal, State, WhenOpen};
 
-use crate::support::{Down, Query, Site, advance_secs, ask, now, refused, secs, trip};
+use crate::site::{Down, Query, Site, advance_secs, ask, now, refused, secs, trip};
 
 const NOT_READY: (Reason, Option<Duration>) = (Reason::NotReady, Some(Duration::ZERO));
 
@@ -16,7 +16,7 @@ fn poll<S: Service<Query>>(service: &mut S) -> Poll<Result<(), S::Error>> {
     service.poll_ready(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Small numbers, the same ones each time.
+/// Makes small pseudo-random numbers, the same ones in each run.
 struct Dice(u64);
 
 impl Dice {
@@ -46,7 +46,7 @@ async fn an_inner_service_is_never_called_unless_it_was_polled_ready_whatever_th
             match dice.roll(16) {
                 0..=4 => drop(poll(&mut services[at])),
                 5..=9 => {
-                    // The tool itself panics if it must.
+                    // The tool panics if it was not polled ready.
                     let before = site.calls();
                     let result = now(services[at].call("q"));
                     let called = site.calls() - before;
@@ -89,7 +89,7 @@ async fn a_call_that_nobody_polled_ready_is_refused_and_takes_nothing() {
     assert_eq!((site.calls(), site.polls()), (0, 0));
     assert_eq!(handle.snapshot().streak, 0);
 
-    // The same at a circuit that is due: the probe is still to be had.
+    // The same holds for a circuit that is due: the probe is not taken.
     trip(&handle);
     advance_secs(30).await;
     assert_eq!(refused(now(service.call("q"))), NOT_READY);
@@ -99,20 +99,20 @@ async fn a_call_that_nobody_polled_ready_is_refused_and_takes_nothing() {
 
     assert_eq!(ask(&mut service).unwrap(), "q");
     assert_eq!(handle.state(), State::Closed);
-    // One `poll_ready` is good for one call.
+    // One `poll_ready` serves one call.
     assert_eq!(refused(now(service.call("q"))), NOT_READY);
     assert_eq!(site.calls(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_nobody_polled_ready_over_an_open_circuit_is_told_of_the_circuit() {
+async fn a_call_that_was_not_polled_ready_is_refused_with_the_open_circuit_as_its_reason() {
     let site = Arc::new(Site::default());
     let layer = CircuitBreakerLayer::new();
     let handle = layer.handle();
     let mut service = layer.layer(site.tool());
     trip(&handle);
     advance_secs(10).await;
-    // Not "retry at once": polling ready would not help.
+    // The refusal does not say "retry at once", because polling ready would not help.
     assert_eq!(
         refused(now(service.call("q"))),
         (Reason::CircuitOpen, secs(20))
@@ -120,7 +120,8 @@ async fn a_call_that_nobody_polled_ready_over_an_open_circuit_is_told_of_the_cir
     assert_eq!((site.calls(), site.polls()), (0, 0));
 }
 
-/// The rule of the design: due only after `poll_ready`, so the inner service was not readied.
+/// The circuit became due after `poll_ready`, so the inner service was not readied. The design
+/// then asks for `NotReady`.
 #[tokio::test(start_paused = true)]
 async fn a_circuit_that_became_due_after_poll_ready_refuses_with_not_ready() {
     let site = Arc::new(Site::default());
@@ -136,8 +137,8 @@ async fn a_circuit_that_became_due_after_poll_ready_refuses_with_not_ready() {
     assert_eq!((site.calls(), site.polls()), (0, 0));
 }
 
-/// The known limit of that rule: with a second or more of the wait left at `poll_ready`, the answer that was given then is
-/// given again and the clock is not read a second time.
+/// The known limit of that rule: if a second or more of the wait was left at `poll_ready`, then
+/// `call` repeats its answer, and does not read the clock again.
 #[tokio::test(start_paused = true)]
 async fn an_answer_given_a_second_or_more_ahead_is_held_for_the_call() {
     let site = Arc::new(Site::default());
@@ -154,9 +155,9 @@ async fn an_answer_given_a_second_or_more_ahead_is_held_for_the_call() {
     );
     assert!(handle.snapshot().due);
     assert_eq!((site.calls(), site.polls()), (0, 0));
-    // It holds for that one call.
+    // The answer holds for one call.
     assert_eq!(refused(now(service.call("q"))), NOT_READY);
-    // And every `poll_ready` asks anew.
+    // Every `poll_ready` asks anew.
     assert_eq!(ask(&mut service).unwrap(), "q");
 }
 
@@ -189,13 +190,13 @@ async fn a_circuit_that_was_reset_after_poll_ready_refuses_with_not_ready() {
     assert_eq!(ask(&mut service).unwrap(), "q");
 }
 
-/// A wait told to a caller is what is left, at `poll_ready` or at the call; never a sum of the two.
+/// The wait in a refusal is the time left at `poll_ready` or at the call, never a sum of the two.
 #[tokio::test(start_paused = true)]
-async fn a_held_answer_never_tells_a_longer_wait_than_is_left() {
+async fn a_held_answer_never_has_a_longer_wait_than_is_left() {
     let layer = CircuitBreakerLayer::new();
     let handle = layer.handle();
 
-    // A straggler moves the cooldown between `poll_ready` and `call`.
+    // A late failure moves the cooldown between `poll_ready` and `call`.
     let straggler = handle.try_acquire().unwrap();
     trip(&handle);
     let mut service = layer.layer(Arc::new(Site::default()).tool());
@@ -207,7 +208,7 @@ async fn a_held_answer_never_tells_a_longer_wait_than_is_left() {
         (Reason::CircuitOpen, secs(30))
     );
 
-    // A whole opening later.
+    // The circuit has closed and opened again in between.
     assert!(poll(&mut service).is_ready());
     advance_secs(100).await;
     handle.try_acquire().unwrap().failure();
@@ -216,7 +217,7 @@ async fn a_held_answer_never_tells_a_longer_wait_than_is_left() {
         (Reason::CircuitOpen, secs(30))
     );
 
-    // The probe's lease, taken in between.
+    // Another caller has taken the probe in between, so the wait is the rest of its lease.
     assert!(poll(&mut service).is_ready());
     advance_secs(100).await;
     let probe = handle.try_acquire().unwrap();
@@ -294,9 +295,9 @@ async fn an_open_circuit_is_ready_and_refuses_at_once_over_a_service_that_never_
         1,
         "inner readiness is not asked for while open"
     );
-    // Due: a call may go, so the inner service's readiness counts again.
+    // The circuit is due. A call may go, so the readiness of the inner service counts again.
     assert!(poll(&mut service).is_pending());
-    // Half-open: refused at once again.
+    // Half-open: the call is refused at once again.
     let probe = handle.try_acquire().unwrap();
     assert_eq!(
         refused(ask(&mut service)),
@@ -340,7 +341,7 @@ async fn a_readiness_error_is_a_failure_and_is_passed_on() {
         assert_eq!(handle.snapshot().streak, streak);
     }
     assert_eq!(handle.state(), State::Open);
-    // While open it is not asked.
+    // While the circuit is open, the inner service is not polled.
     let mut service = layer.layer(site.tool());
     assert_eq!(refused(ask(&mut service)), (Reason::CircuitOpen, secs(30)));
     assert_eq!(site.polls(), 3);
@@ -359,7 +360,7 @@ async fn a_readiness_error_is_the_probes_failure_when_one_is_due() {
     let snapshot = handle.snapshot();
     assert_eq!((snapshot.state, snapshot.due), (State::Open, false));
     assert_eq!((snapshot.time_left, snapshot.trips), (secs(30), 2));
-    // The slot is not lost with it.
+    // The slot is not lost.
     advance_secs(30).await;
     site.set_lost(false);
     assert_eq!(ask(&mut layer.layer(site.tool())).unwrap(), "q");
@@ -403,7 +404,7 @@ async fn with_a_circuit_per_key_inner_readiness_passes_through_and_its_error_cou
     assert_eq!(handle.snapshot("q").streak, 3);
     site.set_lost(false);
 
-    // Refused in `call`, by the key.
+    // The circuit of the key refuses in `call`.
     assert_eq!(refused(ask(&mut service)), (Reason::CircuitOpen, secs(30)));
     assert!(poll(&mut service).is_ready());
     assert_eq!(now(service.call("other")).unwrap(), "other");
@@ -424,14 +425,14 @@ async fn a_keyed_call_that_nobody_polled_ready_is_refused_and_takes_nothing() {
     assert_eq!(refusal.name(), Some("q"));
     assert!(handle.keys().is_empty(), "a question makes no circuit");
 
-    // Nor is the probe taken where one is due.
+    // If a probe is due, it is not taken either.
     for _ in 0..3 {
         handle.try_acquire("q").unwrap().failure();
     }
     advance_secs(30).await;
     assert_eq!(refused(now(service.call("q"))), NOT_READY);
     assert!(handle.snapshot("q").due);
-    // One that is readied when the circuit is due is called, and good for one call.
+    // A service that is readied while the circuit is due is called. Its readiness serves one call.
     assert_eq!(ask(&mut service).unwrap(), "q");
     assert_eq!(refused(now(service.call("q"))), NOT_READY);
     assert_eq!(site.calls(), 1);
@@ -502,7 +503,8 @@ fn clones_of_services_and_layers_share_the_circuit_until_a_setter_parts_them() {
     let handle = layer.handle();
     let mut services = vec![layer.layer(site.tool()), layer.clone().layer(site.tool())];
     services.push(services[0].clone());
-    // A service that is called more than once counts on its own; its clones share the circuit all the same.
+    // A service that is called more than once has a reference count of its own. Its clones still
+    // share the circuit.
     for _ in 0..3 {
         assert!(ask(&mut services[0]).is_ok());
     }
@@ -520,7 +522,7 @@ fn clones_of_services_and_layers_share_the_circuit_until_a_setter_parts_them() {
 
 #[test]
 fn the_inner_service_can_be_looked_at_changed_and_taken_out() {
-    // Not even that it is a service is asked of it.
+    // The methods ask for no `Service` bound.
     let mut service = CircuitBreakerLayer::new().layer(7_u8);
     assert_eq!(*service.get_ref(), 7);
     *service.get_mut() += 1;
@@ -549,7 +551,7 @@ async fn a_circuit_that_only_observes_passes_readiness_through_and_calls_nobody_
         let mut service = layer.layer(site.tool());
         assert_eq!(refused(now(service.call("q"))), NOT_READY);
 
-        // What would be refused runs, and says nothing.
+        // Calls that would be refused run, and their results are not recorded.
         site.set_down(true);
         for _ in 0..5 {
             assert!(ask(&mut service).unwrap_err().is::<Down>());
@@ -565,7 +567,7 @@ async fn a_circuit_that_only_observes_passes_readiness_through_and_calls_nobody_
         assert!(matches!(poll(&mut service), Poll::Ready(Err(err)) if err.is::<Down>()));
         assert_eq!(handle.snapshot().time_left, secs(20));
 
-        // The machine moves as if it refused: the first call after the cooldown is the probe.
+        // The circuit moves as if it refused: the first call after the cooldown is the probe.
         site.set_lost(false);
         site.set_down(false);
         advance_secs(20).await;
@@ -575,7 +577,7 @@ async fn a_circuit_that_only_observes_passes_readiness_through_and_calls_nobody_
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_readied_while_closed_may_be_the_probe_of_a_later_opening() {
+async fn a_service_readied_while_closed_may_send_the_probe_of_a_later_opening() {
     let site = Arc::new(Site::default());
     let layer = CircuitBreakerLayer::new();
     let handle = layer.handle();
@@ -590,14 +592,14 @@ async fn what_was_readied_while_closed_may_be_the_probe_of_a_later_opening() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_readied_and_refused_is_not_called_until_it_is_polled_again() {
+async fn a_service_that_was_readied_and_refused_is_not_called_until_it_is_polled_again() {
     let site = Arc::new(Site::default());
     let layer = CircuitBreakerLayer::new();
     let handle = layer.handle();
     let mut service = layer.layer(site.tool());
     assert!(poll(&mut service).is_ready());
     trip(&handle);
-    // Refused by the gate, and by the oracle after it.
+    // The gate refuses first, and then the oracle.
     assert_eq!(
         refused(now(service.call("q"))),
         (Reason::CircuitOpen, secs(30))

@@ -1,4 +1,4 @@
-//! In the company of tower's own middleware.
+//! Stacks with tower's own middleware.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_breaker::{Cancelled, CircuitBreakerLayer, Reason, Refusal, State, WhenOpen};
 use tower_test::mock::Spawn;
 
-use crate::support::{Down, Query, Site, advance_secs, ask, poll, refused, secs, trip};
+use crate::site::{Down, Query, Site, advance_secs, ask, poll, refused, secs, trip};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -29,7 +29,7 @@ fn is_refusal(err: &BoxError) -> bool {
     Refusal::find(&**err).is_some()
 }
 
-/// Tries again at once, so many times in all.
+/// Tries again at once, this many times in all.
 #[derive(Clone)]
 struct Attempts(u32);
 
@@ -156,7 +156,7 @@ async fn breaker_outside_retry_counts_a_whole_ladder_as_one_failure() {
     }
     assert_eq!(site.calls(), 15, "an open circuit stops everything");
 
-    // One turn is one probe, with all its attempts.
+    // A whole turn, with all its attempts, is one probe.
     advance_secs(30).await;
     assert!(service.ready().await.unwrap().call("q").await.is_err());
     assert_eq!((site.calls(), handle.state()), (20, State::Open));
@@ -182,7 +182,7 @@ async fn breaker_inside_retry_counts_every_attempt() {
     assert_eq!(site.calls(), 3, "the ladder's fourth attempt is refused");
     assert_eq!(handle.snapshot().trips, 1);
 
-    // Recovered: the first attempt is the probe.
+    // The tool has recovered. The first attempt is the probe.
     advance_secs(30).await;
     site.set_down(false);
     assert!(service.ready().await.unwrap().call("q").await.is_ok());
@@ -191,7 +191,7 @@ async fn breaker_inside_retry_counts_every_attempt() {
 
 #[tokio::test(start_paused = true)]
 async fn breaker_inside_retry_is_polled_ready_for_each_attempt() {
-    // The tool panics if it is not: `Retry` calls the service that it polled again.
+    // `Retry` polls the service again before it calls it. Otherwise the tool panics.
     let site = Arc::new(Site::default());
     site.set_down(true);
     let layer = CircuitBreakerLayer::new().failure_threshold(100);
@@ -246,7 +246,8 @@ async fn a_timeout_inside_is_an_error_that_the_breaker_sees() {
 
 #[tokio::test(start_paused = true)]
 async fn a_timeout_outside_drops_the_call_and_failure_after_makes_it_count() {
-    // Case 22: dropped at 10 s with a rule of 5 s, and dropped at 1 s.
+    // Case 22: with a rule of 5 s, a call that is dropped at 10 s counts, and one dropped at 1 s
+    // does not.
     for (timeout, state) in [(10, State::Open), (1, State::Closed)] {
         let calls = Arc::default();
         let layer =
@@ -464,7 +465,7 @@ async fn a_balancer_chooses_the_healthy_endpoint_and_comes_back_after_the_cooldo
     let calls = || [sites[0].calls(), sites[1].calls()];
     assert!(calls().iter().all(|&calls| calls > 0), "{:?}", calls());
 
-    // The first endpoint breaks. Its three failures are all that the callers see of it.
+    // The first endpoint breaks. The callers see its three failures, and no more.
     sites[0].set_down(true);
     let before = calls();
     let mut errors = 0;
@@ -475,7 +476,7 @@ async fn a_balancer_chooses_the_healthy_endpoint_and_comes_back_after_the_cooldo
     assert_eq!(calls()[1] - before[1], 197);
     assert_eq!(handles[0].state(), State::Open);
 
-    // After the cooldown it is chosen again, by one call; the probe fails.
+    // After the cooldown one call goes to it. That probe fails.
     advance_secs(31).await;
     let before = calls();
     let mut errors = 0;
@@ -484,7 +485,7 @@ async fn a_balancer_chooses_the_healthy_endpoint_and_comes_back_after_the_cooldo
     }
     assert_eq!((errors, calls()[0] - before[0]), (1, 1));
 
-    // It is well: after the next cooldown both serve.
+    // The endpoint has recovered. After the next cooldown both serve.
     sites[0].set_down(false);
     advance_secs(31).await;
     let before = calls();
@@ -494,13 +495,13 @@ async fn a_balancer_chooses_the_healthy_endpoint_and_comes_back_after_the_cooldo
     assert_eq!(handles[0].state(), State::Closed);
     assert!(calls()[0] - before[0] > 10, "{:?}", calls());
 
-    // Both down: callers wait, and are served when one of the cooldowns ends.
+    // Both are down. Callers wait, and are served when one of the cooldowns ends.
     handles[0].force_open();
     trip(&handles[1]);
     let start = Instant::now();
     assert_eq!(ask().await.unwrap(), "q");
     assert!((30_000..=30_002).contains(&start.elapsed().as_millis()));
-    // And woken by hand.
+    // A reset by hand wakes them too.
     handles[1].force_open();
     let waits = tokio::spawn(async move { ServiceExt::<Query>::ready(&mut balance).await.is_ok() });
     advance_secs(1_000).await;
@@ -511,7 +512,7 @@ async fn a_balancer_chooses_the_healthy_endpoint_and_comes_back_after_the_cooldo
 
 #[tokio::test(start_paused = true)]
 async fn a_balancer_never_drops_an_endpoint_because_its_circuit_is_open() {
-    // An endpoint whose readiness is an error is removed for good; one that refuses is not.
+    // The balancer removes an endpoint with a readiness error for good. It keeps one that refuses.
     let site = Arc::new(Site::default());
     let layer = CircuitBreakerLayer::new();
     let handle = layer.handle();

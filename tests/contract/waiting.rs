@@ -1,4 +1,5 @@
-//! Callers that wait for inner readiness: woken by every transition, and refused where the circuit has tripped.
+//! Callers that wait for inner readiness. Every transition wakes them, and they are refused if the
+//! circuit has tripped.
 
 use std::future::Ready;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use tower_breaker::{
 };
 use tower_test::mock::{self, Handle, Mock, Spawn};
 
-use crate::support::{Down, Query, Site, advance_secs, ask, now, poll, refused, secs, trip};
+use crate::site::{Down, Query, Site, advance_secs, ask, now, poll, refused, secs, trip};
 
 type Waiting = Spawn<CircuitBreaker<Mock<Query, Query>>>;
 
@@ -26,7 +27,8 @@ fn waiting(layer: &CircuitBreakerLayer) -> (Waiting, Handle<Query, Query>) {
     (service, inner)
 }
 
-/// Polled after it was woken, the caller is let go and told why.
+/// Asserts that the woken caller is ready, and that its call is refused. Returns the reason and
+/// the wait.
 #[track_caller]
 fn is_refused(service: &mut Waiting) -> (Reason, Option<Duration>) {
     assert!(service.is_woken(), "the wake-up was lost");
@@ -34,7 +36,7 @@ fn is_refused(service: &mut Waiting) -> (Reason, Option<Duration>) {
     refused(now(service.call("q")))
 }
 
-/// Polled after it was woken, the caller waits on.
+/// Asserts that the woken caller waits on.
 #[track_caller]
 fn waits_on(service: &mut Waiting) {
     assert!(service.is_woken(), "the wake-up was lost");
@@ -43,7 +45,7 @@ fn waits_on(service: &mut Waiting) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_trip_wakes_those_who_wait_and_they_are_refused() {
+async fn a_trip_wakes_waiting_callers_and_they_are_refused() {
     let layer = CircuitBreakerLayer::new();
     let (mut service, mut inner) = waiting(&layer);
     trip(&layer.handle());
@@ -52,7 +54,7 @@ async fn a_trip_wakes_those_who_wait_and_they_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_trip_by_another_callers_results_wakes_those_who_wait() {
+async fn a_trip_by_another_callers_results_wakes_waiting_callers() {
     let site = Arc::new(Site::default());
     let layer = CircuitBreakerLayer::new();
     let (mut service, _inner) = waiting(&layer);
@@ -62,7 +64,7 @@ async fn a_trip_by_another_callers_results_wakes_those_who_wait() {
         assert!(ask(&mut other).is_err());
         assert!(!service.is_woken(), "a count is no transition");
     }
-    // Nor is one that takes the circuit's lock.
+    // A result that takes the circuit's lock wakes nobody either.
     let permit = layer.handle().try_acquire().unwrap();
     permit.record(Outcome::Success);
     for _ in 0..2 {
@@ -75,7 +77,7 @@ async fn a_trip_by_another_callers_results_wakes_those_who_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pinning_it_open_wakes_those_who_wait_and_they_are_refused() {
+async fn pinning_the_circuit_open_wakes_waiting_callers_and_they_are_refused() {
     let layer = CircuitBreakerLayer::new();
     let (mut service, _inner) = waiting(&layer);
     layer.handle().force_open();
@@ -83,7 +85,7 @@ async fn pinning_it_open_wakes_those_who_wait_and_they_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_callers_probe_wakes_those_who_wait_at_a_due_circuit() {
+async fn another_callers_probe_wakes_waiting_callers_of_a_due_circuit() {
     let layer = CircuitBreakerLayer::new();
     let handle = layer.handle();
     trip(&handle);
@@ -92,14 +94,16 @@ async fn another_callers_probe_wakes_those_who_wait_at_a_due_circuit() {
     let probe = handle.try_acquire().unwrap();
     assert_eq!(is_refused(&mut service), (Reason::ProbeInFlight, secs(30)));
 
-    // The slot is given back: a call may go, so the caller waits again, and is woken when somebody else takes the slot.
+    // The slot is free again, and a call may go. The caller waits for the inner service, and is
+    // woken when another call takes the slot.
     probe.record(Outcome::Neutral);
     assert_eq!(handle.state(), State::HalfOpen);
     assert!(poll(&mut service).is_pending());
     let probe = handle.try_acquire().unwrap();
     assert_eq!(is_refused(&mut service), (Reason::ProbeInFlight, secs(30)));
 
-    // It fails: at once refused anew. It is over in time: the caller waits for the inner service again.
+    // The probe fails, and the caller is refused at once. After the cooldown, the caller waits for
+    // the inner service again.
     probe.failure();
     assert!(matches!(poll(&mut service), Poll::Ready(Ok(()))));
     advance_secs(30).await;
@@ -118,7 +122,7 @@ async fn a_probe_that_came_and_went_before_the_poll_is_not_missed() {
         let probe = handle.try_acquire().unwrap();
         if closes {
             probe.success();
-            // Closed: the caller waits for the inner service, and is woken by it too.
+            // Closed: the caller waits for the inner service, which wakes it too.
             waits_on(&mut service);
             inner.allow(1);
             assert!(service.is_woken());
@@ -133,7 +137,7 @@ async fn a_probe_that_came_and_went_before_the_poll_is_not_missed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reset_wakes_those_who_wait_and_they_wait_on() {
+async fn a_reset_wakes_waiting_callers_and_they_wait_on() {
     let layer = CircuitBreakerLayer::new();
     let handle = layer.handle();
     let (mut service, _inner) = waiting(&layer);
@@ -165,7 +169,7 @@ async fn a_trip_and_a_reset_between_two_polls_leave_the_caller_waiting() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_of_many_who_wait_is_woken_and_those_who_went_away_are_not_missed() {
+async fn each_of_many_waiting_callers_is_woken_and_those_that_left_do_no_harm() {
     let layer = CircuitBreakerLayer::new();
     let handle = layer.handle();
     let mut all: Vec<_> = (0..100).map(|_| waiting(&layer)).collect();
@@ -178,7 +182,7 @@ async fn each_of_many_who_wait_is_woken_and_those_who_went_away_are_not_missed()
     for (service, _) in &mut all {
         assert_eq!(is_refused(service), (Reason::CircuitOpen, secs(30)));
     }
-    // Once more, with the others gone and new ones come.
+    // Once more, after some callers have left and others have come.
     handle.reset();
     for (service, _) in &mut all {
         assert!(poll(service).is_pending());
@@ -204,7 +208,7 @@ async fn a_caller_that_moved_to_another_task_is_woken_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_clone_of_a_caller_that_waits_has_no_part_in_its_place() {
+async fn a_clone_of_a_waiting_caller_does_not_share_its_wait() {
     let layer = CircuitBreakerLayer::new();
     let handle = layer.handle();
     let (service, _inner) = waiting(&layer);
@@ -234,8 +238,8 @@ async fn a_keyed_caller_waits_for_the_inner_service_alone() {
     assert_eq!(refused(now(service.call("q"))).0, Reason::ForcedOpen);
 }
 
-/// Moves the circuit while it is asked for readiness, and is not ready: the transition falls after the oracle's answer and before
-/// the caller has left its waker.
+/// An inner service that moves the circuit in `poll_ready`, and is not ready. The transition comes
+/// after the answer of the oracle, and before the caller has left its waker.
 struct Meddler<F>(F);
 
 impl<F: FnMut()> Service<Query> for Meddler<F> {
@@ -254,7 +258,7 @@ impl<F: FnMut()> Service<Query> for Meddler<F> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_transition_between_the_question_and_the_wait_is_not_missed() {
+async fn a_transition_between_the_oracles_answer_and_the_wait_is_not_missed() {
     type Move = fn(&CircuitBreakerHandle);
     let moves: [(Move, Reason); 3] = [
         (trip, Reason::CircuitOpen),
@@ -288,7 +292,7 @@ async fn a_transition_between_the_question_and_the_wait_is_not_missed() {
     assert!(matches!(poll(&mut service), Poll::Ready(Ok(()))));
     assert_eq!(refused(now(service.call("q"))).0, Reason::ProbeInFlight);
 
-    // A caller that is to wait while open is woken by what comes next.
+    // A caller that waits while the circuit is open is woken by the next transition.
     let layer = CircuitBreakerLayer::new().when_open(WhenOpen::NotReady);
     let handle = layer.handle();
     let mut is_first = true;
@@ -303,7 +307,7 @@ async fn a_transition_between_the_question_and_the_wait_is_not_missed() {
     assert!(service.is_woken());
 }
 
-/// On real threads, where a transition may fall between any two steps of a caller who sets out to wait.
+/// On real threads, a transition may come between any two steps of a caller that begins to wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn no_wake_up_is_lost_in_a_race() {
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -332,7 +336,7 @@ async fn no_wake_up_is_lost_in_a_race() {
     }
 }
 
-/// A task's memory lives as long as its wakers do.
+/// The memory of a task lives as long as its wakers.
 #[tokio::test(start_paused = true)]
 async fn a_service_that_is_dropped_while_it_waits_keeps_no_hold_on_the_task_that_polled_it() {
     let site = Arc::new(Site::default());
@@ -351,7 +355,7 @@ async fn a_service_that_is_dropped_while_it_waits_keeps_no_hold_on_the_task_that
     assert_eq!(task.waker_ref_count(), before);
 }
 
-/// A waker that remembers.
+/// A waker that remembers that it was woken.
 #[derive(Default)]
 struct Flag(AtomicBool);
 
@@ -361,7 +365,8 @@ impl Wake for Flag {
     }
 }
 
-/// One thread sets out to wait while another moves the circuit, in step, again and again: whoever is left pending was woken.
+/// One thread begins to wait while another moves the circuit, again and again. Each caller that is
+/// left pending must have been woken.
 #[test]
 fn a_transition_that_races_with_the_wait_is_seen_or_wakes() {
     const ROUNDS: usize = 5_000;
@@ -417,6 +422,7 @@ fn a_transition_that_races_with_the_wait_is_seen_or_wakes() {
             pending += 1;
         }
     }
-    // Not a proof that they met, but that they were near: see the interleaving models for that.
+    // This shows that callers waited, not that the two threads met. The loom models check all
+    // interleavings.
     assert!(pending > 0, "nobody ever waited");
 }

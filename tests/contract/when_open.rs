@@ -1,4 +1,5 @@
-//! `when_open(NotReady)`: pending while open, with a timer and a wake at every transition.
+//! `when_open(NotReady)`: `poll_ready` is pending while the circuit is open, with a timer, and
+//! every transition wakes it.
 
 use std::sync::Arc;
 use std::task::Poll;
@@ -12,7 +13,7 @@ use tower_breaker::{
 };
 use tower_test::mock::Spawn;
 
-use crate::support::{Query, Site, Tool, advance_secs, now, poll, refused, trip};
+use crate::site::{Query, Site, Tool, advance_secs, now, poll, refused, trip};
 
 type Pending = Spawn<CircuitBreaker<Tool>>;
 
@@ -73,7 +74,7 @@ async fn a_reset_wakes_a_caller_that_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pinning_it_open_wakes_a_caller_which_then_waits_without_a_timer() {
+async fn pinning_the_circuit_open_wakes_a_caller_that_then_waits_without_a_timer() {
     let (_, handle, mut service) = open();
     handle.force_open();
     assert!(service.is_woken());
@@ -173,7 +174,7 @@ async fn a_trip_while_the_inner_service_is_awaited_wakes_the_caller_which_waits_
     assert_eq!(site.polls(), 2, "due: the inner service is asked again");
 }
 
-/// Readiness that was granted may be out of date by the time of the call.
+/// The circuit may trip between `poll_ready` and `call`.
 #[tokio::test(start_paused = true)]
 async fn a_circuit_that_trips_after_poll_ready_refuses_the_call() {
     let site = Arc::new(Site::default());
@@ -184,14 +185,14 @@ async fn a_circuit_that_trips_after_poll_ready_refuses_the_call() {
     trip(&handle);
     assert_eq!(refused(now(service.call("q"))).0, Reason::CircuitOpen);
     waits(&mut service);
-    // Called although it is pending: a refusal, and no panic.
+    // A call while `poll_ready` is pending is refused, without a panic.
     let err = now(service.call("q")).unwrap_err();
     assert!(Refusal::find(&*err).is_some());
     assert_eq!(site.calls(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_who_wait_are_woken_when_the_cooldown_ends_and_one_goes() {
+async fn all_waiting_callers_are_woken_when_the_cooldown_ends_and_one_is_let_through() {
     let site = Arc::new(Site::default());
     let layer = CircuitBreakerLayer::new().when_open(WhenOpen::NotReady);
     let handle = layer.handle();
@@ -231,7 +232,7 @@ async fn a_cooldown_of_any_length_is_waited_for() {
             handle.try_acquire().unwrap().failure();
         }
         let mut service = Spawn::new(layer.layer(Arc::new(Site::default()).tool()));
-        // The clock is paused, so that even a nanosecond is not over by itself.
+        // The clock is paused, so not even a nanosecond passes by itself.
         waits(&mut service);
         advance(Duration::from_millis(2)).await;
         if cooldown.as_secs() == 0 {

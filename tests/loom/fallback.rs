@@ -1,28 +1,29 @@
-//! The interleavings of the fallback's shared part: its chain in a cell, the gate, the permits, and a service that waits.
+//! The interleavings of the fallback: its chain as a shared machine, the gate, the permits, and a
+//! service that waits.
 //!
-//! Each of these was weakened once, and the models named failed; all others passed.
+//! Each of these was weakened once. The models named failed, and all others passed.
 //!
 //! | in | weakened | what fails |
 //! | --- | --- | --- |
-//! | `SharedMachine::enter` | the word is loaded, not marked busy | `failures_without_the_lock_trip_a_fallback_once`, `a_fallbacks_lease_is_renewed_or_over_not_both` |
-//! | `SharedMachine::enter` | what was counted is not taken over | the first of these |
+//! | `SharedMachine::mark_busy` | the packed state is loaded, not marked busy | `failures_without_the_lock_trip_a_fallback_once`, `a_fallbacks_lease_is_renewed_or_over_not_both` |
+//! | `SharedMachine::mark_busy` | what was counted is not taken over | the first of these |
 //! | `SharedMachine::update` | load and store for compare-and-swap | the same |
-//! | `SharedMachine::until` | `Acquire` to `Relaxed`, or no second look at the word | `a_fallbacks_lease_is_renewed_or_over_not_both`, `a_renewal_never_leaks_into_a_fallbacks_next_generation` |
-//! | `SharedMachine::publish` | the moment is stored, not swapped | the same two |
-//! | `SharedMachine::publish` | a moment that has not moved is stored, too | `a_renewal_beside_a_step_of_a_fallback_is_not_lost` |
-//! | `SharedMachine::enter` | the moment is loaded, not read by a write; or that write's `Release` to `Relaxed` | `a_fallbacks_lease_is_renewed_or_over_not_both` |
-//! | `SharedMachine::enter` | a renewed moment is not taken over | the same; `a_renewal_beside_a_step_of_a_fallback_is_not_lost` |
-//! | `SharedMachine::renew` | no second try, or no lock around it; or does not look whether the word is busy | `a_renewal_beside_a_step_of_a_fallback_is_not_lost` |
-//! | `Chain::try_acquire_lock_free` | does not look whether the word is busy | `one_of_three_turns_is_the_fallbacks_probe`, `turns_beside_the_probe_of_a_spent_fallback_are_refused` |
-//! | `Chain::begin` | the probe takes no slot | the same two, and all that look at who else serves |
+//! | `SharedMachine::deadline` | `Acquire` to `Relaxed`, or no second look at the packed state | `a_fallbacks_lease_is_renewed_or_over_not_both`, `a_renewal_never_leaks_into_a_fallbacks_next_generation` |
+//! | `SharedMachine::publish` | the deadline is stored, not swapped | the same two |
+//! | `SharedMachine::publish` | a deadline that has not moved is stored, too | `a_renewal_beside_a_step_of_a_fallback_is_not_lost` |
+//! | `SharedMachine::mark_busy` | the deadline is loaded, not read by a write; or that write's `Release` to `Relaxed` | `a_fallbacks_lease_is_renewed_or_over_not_both` |
+//! | `SharedMachine::mark_busy` | a renewed deadline is not taken over | the same; `a_renewal_beside_a_step_of_a_fallback_is_not_lost` |
+//! | `SharedMachine::renew` | no second try, or no lock around it; or does not look whether the packed state is busy | `a_renewal_beside_a_step_of_a_fallback_is_not_lost` |
+//! | `Chain::begin_lock_free` | does not look whether the packed state is busy | `one_of_three_turns_is_the_fallbacks_probe`, `turns_beside_the_probe_of_a_spent_fallback_are_refused` |
+//! | `Chain::begin` | the probe takes no slot | the same two, and all models that look at who else serves |
 //! | `Chain::expire` | a lease that ends begins no new generation | `lease_or_verdict_counts_in_a_fallback_not_both` |
 //! | `Chain::record` | a strike is not judged by its epoch | `a_strike_counts_in_the_fallbacks_epoch_it_began_in` |
 //! | `Chain::record` | a budget that is spent wakes nobody | `a_fallback_that_waits_misses_no_change_of_an_entry` |
 //! | `Chain::set_disabled` | wakes nobody | the same; `a_fallback_that_waits_for_a_probe_misses_no_change_of_an_entry` |
-//! | `SharedMachine::step` | the wakers are taken before the word is marked | `a_fallback_that_waits_misses_no_transition` |
-//! | `Fallback::poll_closely` | no second look at who would serve | the same; `a_fallback_that_waits_misses_no_change_of_an_entry` |
-//! | `Fallback::poll_closely` | no second look at who stands in | `a_fallback_that_waits_for_a_probe_misses_no_change_of_an_entry` |
-//! | `CallPermit::record` | keeps a hold on its anchor | `the_last_permit_of_a_fallback_frees_everything`, and by loom's own count of what is left all that record |
+//! | `SharedMachine::step` | the wakers are taken before the packed state is marked | `a_fallback_that_waits_misses_no_transition` |
+//! | `Fallback::poll_slow` | no second look at who would serve | the same; `a_fallback_that_waits_misses_no_change_of_an_entry` |
+//! | `Fallback::poll_slow` | no second look at who stands in | `a_fallback_that_waits_for_a_probe_misses_no_change_of_an_entry` |
+//! | `CallPermit::record` | keeps its reference to the machine | `the_last_permit_of_a_fallback_frees_everything`; and, by loom's own count of what is left, all models that record |
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -35,12 +36,14 @@ use std::time::Duration;
 use loom::thread;
 use tower_service::Service;
 
-use super::backends::{Once, Services};
-use super::chain::{Chain, FallbackSnapshot, Readied, Role, Rules, Server, Since, Ticket};
+use super::backends::Services;
+use super::chain::{Chain, Readied, Role, Rules, Server, Since, Ticket};
 use super::gate::Gate;
 use super::handle::FallbackHandle;
 use super::permit::CallPermit;
+use super::same_turn::Once;
 use super::service::Fallback;
+use super::snapshot::FallbackSnapshot;
 use crate::machinery::clock::{Clock, Timestamp};
 use crate::machinery::denied::Denied;
 use crate::machinery::judge::Head;
@@ -119,7 +122,8 @@ fn failure() -> Outcome {
     Failure::transient().into()
 }
 
-/// One failure, one success, one strike, and a cooldown and a lease that outlast the model.
+/// One failure trips, one success recovers, one strike fails an entry. The cooldown and the lease
+/// outlast the model.
 fn rules(entries: &[&str]) -> Rules {
     Rules {
         entries: entries.iter().map(|name| (*name).into()).collect(),
@@ -132,7 +136,7 @@ fn rules(entries: &[&str]) -> Rules {
     }
 }
 
-/// The same, with a cooldown that is over at once.
+/// The same rules, with a cooldown that is over at once.
 fn due(entries: &[&str]) -> Rules {
     Rules {
         recovery_timeout: Duration::ZERO,
@@ -152,7 +156,7 @@ fn gate(rules: Rules) -> Gate {
     observed(rules, Observers::default())
 }
 
-/// A gate whose primary has failed.
+/// Makes a gate whose primary has failed.
 fn tripped(rules: Rules) -> Gate {
     let mut gate = gate(rules);
     primary(&mut gate).record(failure());
@@ -165,12 +169,12 @@ fn watching(observer: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Observers 
     observers
 }
 
-/// A turn of a service whose primary is ready.
+/// Begins a turn of a service whose primary is ready.
 fn primary(gate: &mut Gate) -> CallPermit {
     gate.begin(Readied::Primary).unwrap()
 }
 
-/// A turn of a service whose backup `entry` is ready.
+/// Begins a turn of a service whose backup `entry` is ready.
 fn backup(gate: &mut Gate, entry: usize) -> CallPermit {
     gate.begin(Readied::Entry(entry)).unwrap()
 }
@@ -188,14 +192,15 @@ fn record_at(
     machine.step(|chain, rules, events| chain.record(rules, now, ticket, outcome, events))
 }
 
-/// A frame of the probe whose ticket this is.
+/// Renews the lease as a frame does that the probe with this ticket receives.
 fn renew_at(machine: &SharedMachine<Chain>, now: Timestamp, ticket: Ticket) {
     machine.renew(|packed, deadline, _| {
         Chain::renewed(packed, deadline, ticket, machine.rules(), now)
     });
 }
 
-/// A chain of one backup, whose probe is out from 60 s until 180 s; a bad one trips it again.
+/// Makes a chain of one backup, with a probe in flight whose lease runs from 60 s to 180 s. A
+/// probe that fails trips the chain again.
 fn probing() -> (Gate, Ticket) {
     let gate = gate(Rules {
         recovery_timeout: Duration::from_secs(60),
@@ -327,7 +332,8 @@ fn a_fallbacks_lease_is_renewed_or_over_not_both() {
         let other = gate.clone();
         let late = thread::spawn(move || begin_at(other.machine_ref().machine(), at(240)).unwrap());
         let machine = gate.machine_ref().machine();
-        // The renewed lease is live when the next turn begins; the old one is over, and so is the cooldown after it.
+        // When the next turn begins, a renewed lease still runs. Without the renewal, the lease is
+        // over, and so is the cooldown after it.
         renew_at(machine, at(179), probe);
         let packed = machine.packed_before_deadline();
         let seen = packed.generation() == probe.since.generation()
@@ -366,7 +372,7 @@ fn a_renewal_beside_a_step_of_a_fallback_is_not_lost() {
     };
     // A turn that the backup serves.
     beside(|gate| assert!(begin_at(gate.machine_ref().machine(), at(179)).is_ok()));
-    // A strike of an entry, and not its last.
+    // A strike of an entry that has strikes left.
     beside(|gate| {
         let ticket = Ticket {
             since: Since::new(0, 0),
@@ -375,7 +381,7 @@ fn a_renewal_beside_a_step_of_a_fallback_is_not_lost() {
         let recorded = record_at(gate.machine_ref().machine(), at(179), ticket, failure());
         assert_eq!(recorded, Recorded::Applied);
     });
-    // A change of an entry, which changes the word.
+    // A change of an entry, which changes the packed state.
     beside(|gate| {
         for disabled in [true, false] {
             let machine = gate.machine_ref().machine();
@@ -394,7 +400,8 @@ fn a_renewal_never_leaks_into_a_fallbacks_next_generation() {
             renew_at(machine, at(179), probe);
             other.join().unwrap();
             let packed = machine.packed();
-            // Either the step came before the renewal, or it found the lease renewed and left it so.
+            // Either the step came before the renewal, or it found the lease renewed and left it
+            // alone.
             let deadline = if packed.generation() == probe.since.generation() {
                 at(299)
             } else {
@@ -422,7 +429,7 @@ fn a_strike_counts_in_the_fallbacks_epoch_it_began_in() {
         let mut old = primary(&mut gate);
         assert_eq!(old.server(), Server::Entry(0));
         let old = thread::spawn(move || old.record(failure()).is_some());
-        // The chain is cleared, and what is begun now is of the new epoch.
+        // The chain is cleared. A turn that begins now belongs to the new epoch.
         probe.record(Outcome::Success);
         backup(&mut gate, 0).record(failure());
         assert!(old.join().unwrap());
@@ -442,7 +449,7 @@ impl Wake for Woken {
     }
 }
 
-/// A service that is ready, or never is and wakes nobody.
+/// A service that is always ready, or is never ready and wakes nobody.
 #[derive(Clone)]
 struct Model {
     ready: bool,
@@ -466,7 +473,7 @@ impl Service<()> for Model {
     }
 }
 
-/// A service whose primary is never ready; nor are its backups, but the last.
+/// Makes a service whose primary is never ready. Of its backups only the last one is ready.
 fn waiting(gate: &Gate) -> impl Service<()> + use<> {
     let last = gate.machine_ref().machine().rules().entries.len() - 1;
     let mut backups = Services::first(Model { ready: last == 0 });
@@ -479,7 +486,8 @@ fn waiting(gate: &Gate) -> impl Service<()> + use<> {
     Fallback::new(Model { ready: false }, backups, gate.clone(), policies)
 }
 
-/// Polls `service` while `change` goes on: it is ready, or woken, and then it is ready.
+/// Polls `service` while `change` runs. The service is ready at once, or it is woken and ready
+/// then.
 fn miss_nothing(mut service: impl Service<()>, change: impl FnOnce() + Send + 'static) {
     let woken = StdArc::new(Woken(AtomicUsize::new(0)));
     let waker = Waker::from(StdArc::clone(&woken));
@@ -515,13 +523,13 @@ fn a_fallback_that_waits_misses_no_change_of_an_entry() {
 }
 
 fn a_fallback_that_waits_for_a_probe_misses_no_change_of_an_entry() {
-    // The one that stands in for the primary is no longer live.
+    // The entry that stands in for the primary is no longer live.
     explore(Some(3), || {
         let gate = tripped(due(&["b", "c"]));
         let handle = FallbackHandle::new(gate.machine_ref());
         miss_nothing(waiting(&gate), move || handle.disable("b").unwrap());
     });
-    // There is one that stands in again.
+    // An entry stands in again.
     explore(Some(3), || {
         let gate = tripped(due(&["b"]));
         let handle = FallbackHandle::new(gate.machine_ref());
@@ -534,7 +542,7 @@ fn a_fallback_that_waits_for_a_probe_misses_no_change_of_an_entry() {
 
 fn the_last_permit_of_a_fallback_frees_everything() {
     explore(Some(3), || {
-        // Loom itself looks that no `Arc` of its own is left.
+        // Loom itself checks that none of its own `Arc`s is left.
         let alive = StdArc::new(());
         let witness = StdArc::clone(&alive);
         let mut gate = observed(
@@ -542,7 +550,7 @@ fn the_last_permit_of_a_fallback_frees_everything() {
             watching(move |_| drop(StdArc::clone(&witness))),
         );
         let dropped = primary(&mut gate);
-        // The second makes an anchor of its own.
+        // The second turn makes a `MachineRef` of its own.
         let mut failing = primary(&mut gate);
         let mut serving = backup(&mut gate.clone(), 0);
         let dropped = thread::spawn(move || drop(dropped));

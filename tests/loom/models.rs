@@ -1,49 +1,50 @@
-//! The interleavings of `shared_machine`, `store`, the notes and the permit, one property a model, on the shipped sources.
+//! The interleavings of a shared machine, the store, the events and the permit, on the shipped
+//! sources. Each model checks one property.
 //!
-//! Times are passed in, or such that the answer does not depend on when the clock is read: cooldowns that are over at once, or that outlast
-//! any model.
+//! No answer depends on when the clock is read. Either the model passes the time in, or its
+//! cooldowns are over at once, or they outlast the model.
 //!
 //! # What each ordering and lock is for
 //!
-//! Each of these was weakened once, and the models named failed; all others passed.
+//! Each of these was weakened once. The models named failed, and all others passed.
 //!
 //! | in | weakened | what fails |
 //! | --- | --- | --- |
-//! | `SharedMachine::word_before_until` | `Acquire` to `Relaxed` | `word_and_moment_are_of_one_generation`, `a_reader_beside_a_renewal_is_told_no_other_generations_moment` |
-//! | `SharedMachine::until` | `Acquire` to `Relaxed` | the same two; `a_lease_is_renewed_or_over_not_both`, `a_renewal_never_leaks_into_the_next_generation` |
-//! | `SharedMachine::until` | no second look at the word | the same four |
-//! | `SharedMachine::publish` | the moment's `Release` to `Relaxed` | `word_and_moment_are_of_one_generation` |
-//! | `SharedMachine::publish` | the moment is stored, not swapped | these four but the first, since loom lets that store come before a renewal that it cannot come before |
-//! | `SharedMachine::publish` | a moment that has not moved is stored, too | `a_renewal_beside_a_step_is_not_lost` |
-//! | `SharedMachine::publish` | the word's `Release` to `Relaxed` | `word_and_moment_are_of_one_generation`, `a_reader_beside_a_renewal_is_told_no_other_generations_moment` |
-//! | `SharedMachine::enter` | the word is loaded, not marked busy | `word_and_moment_are_of_one_generation`, `a_lease_is_renewed_or_over_not_both`, `a_reader_beside_a_renewal_is_told_no_other_generations_moment`; `a_count_beside_a_step_is_not_lost`, `a_verdict_is_not_lost_to_an_eviction`, `a_held_cell_stays_in_the_store` |
-//! | `SharedMachine::enter` | the moment is loaded, not read by a write | `a_lease_is_renewed_or_over_not_both` |
-//! | `SharedMachine::enter` | that write's `Release` to `Relaxed` | the same |
-//! | `SharedMachine::enter` | a renewed moment is not taken over | the same; `a_renewal_beside_a_step_is_not_lost` |
+//! | `SharedMachine::packed_before_deadline` | `Acquire` to `Relaxed` | `packed_state_and_deadline_are_of_one_generation`, `a_reader_beside_a_renewal_sees_no_other_generations_deadline` |
+//! | `SharedMachine::deadline` | `Acquire` to `Relaxed` | the same two; `a_lease_is_renewed_or_over_not_both`, `a_renewal_never_leaks_into_the_next_generation` |
+//! | `SharedMachine::deadline` | no second look at the packed state | the same four |
+//! | `SharedMachine::publish` | the deadline's `Release` to `Relaxed` | `packed_state_and_deadline_are_of_one_generation` |
+//! | `SharedMachine::publish` | the deadline is stored, not swapped | these four but the first, because loom lets that store come before a renewal that it cannot come before |
+//! | `SharedMachine::publish` | a deadline that has not moved is stored, too | `a_renewal_beside_a_step_is_not_lost` |
+//! | `SharedMachine::publish` | the packed state's `Release` to `Relaxed` | `packed_state_and_deadline_are_of_one_generation`, `a_reader_beside_a_renewal_sees_no_other_generations_deadline` |
+//! | `SharedMachine::mark_busy` | the packed state is loaded, not marked busy | `packed_state_and_deadline_are_of_one_generation`, `a_lease_is_renewed_or_over_not_both`, `a_reader_beside_a_renewal_sees_no_other_generations_deadline`; `a_count_beside_a_step_is_not_lost`, `a_verdict_is_not_lost_to_an_eviction`, `a_machine_in_use_stays_in_the_store` |
+//! | `SharedMachine::mark_busy` | the deadline is loaded, not read by a write | `a_lease_is_renewed_or_over_not_both` |
+//! | `SharedMachine::mark_busy` | that write's `Release` to `Relaxed` | the same |
+//! | `SharedMachine::mark_busy` | a renewed deadline is not taken over | the same; `a_renewal_beside_a_step_is_not_lost` |
 //! | `SharedMachine::renew` | no second try | `a_renewal_beside_a_step_is_not_lost` |
 //! | `SharedMachine::renew` | no lock around it | the same |
-//! | `SharedMachine::try_renew` | does not look whether the word is busy | the same |
-//! | `SharedMachine::try_renew` | the moment without a second look at the word | those that fail for `SharedMachine::until`, but the first |
+//! | `SharedMachine::try_renew` | does not look whether the packed state is busy | the same |
+//! | `SharedMachine::try_renew` | the deadline without a second look at the packed state | those that fail for `SharedMachine::deadline`, but the first |
 //! | `SharedMachine::try_renew` | a store for compare-and-swap | all four of a renewal |
-//! | `SharedMachine::enter` | what was counted is not taken over | `failures_without_the_lock_trip_once`, `a_count_beside_a_step_is_not_lost` |
+//! | `SharedMachine::mark_busy` | what was counted is not taken over | `failures_without_the_lock_trip_once`, `a_count_beside_a_step_is_not_lost` |
 //! | `SharedMachine::update` | load and store for compare-and-swap | the same two |
-//! | `SharedMachine::step` | the wakers are taken before the word is marked | `a_first_wait_misses_no_transition`, `a_second_wait_misses_no_transition` |
-//! | `SharedMachine::step_unless_retired` | does not look whether the cell is retired | `a_verdict_is_not_lost_to_an_eviction`, `a_held_cell_stays_in_the_store`, `a_pin_by_hand_is_not_lost_to_an_eviction` |
-//! | `SharedMachine::retire` | counts no holders | `a_verdict_is_not_lost_to_an_eviction`, `a_held_cell_stays_in_the_store`, `a_filed_cell_that_was_looked_up_is_found` |
-//! | `SharedMachine::retire` | counts the holders before the word is marked | the first two of these |
-//! | `settle` | no fence; or `AcqRel` | the same two |
+//! | `SharedMachine::step` | the wakers are taken before the packed state is marked | `a_first_wait_misses_no_transition`, `a_second_wait_misses_no_transition` |
+//! | `SharedMachine::step_unless_retired` | does not look whether the machine is retired | `a_verdict_is_not_lost_to_an_eviction`, `a_machine_in_use_stays_in_the_store`, `a_pin_by_hand_is_not_lost_to_an_eviction` |
+//! | `SharedMachine::retire` | counts no references | `a_verdict_is_not_lost_to_an_eviction`, `a_machine_in_use_stays_in_the_store`, `a_parked_machine_that_was_looked_up_is_found` |
+//! | `SharedMachine::retire` | counts the references before the packed state is marked | the first two of these |
+//! | `full_fence` | no fence; or `AcqRel` | the same two; `a_machine_that_is_looked_up_while_it_is_parked_is_found` |
 //! | `WaiterGuard` | leaves its waker behind when it goes | `a_waiter_that_goes_is_not_woken_and_harms_nobody`, with an abort |
-//! | `EventQueue::begin` | does not look whether somebody delivers | `events_come_in_order_and_one_at_a_time`, `events_of_a_listener_come_after` |
-//! | `Store::get` | settles after the touch | `a_cell_that_is_looked_up_while_it_is_filed_is_found` |
-//! | `Store::touch` | `Release` of `stirred` to `Relaxed` | `a_filed_cell_that_was_looked_up_is_found` |
-//! | `Store::get_or_insert` | `Acquire` of `stirred` to `Relaxed` | the same |
-//! | `Store::get_or_insert` | no look-up under the lock | `one_key_has_one_cell` |
-//! | `Store::get_or_insert` | one cell more than the capacity | `the_capacity_is_never_exceeded`, `a_held_cell_stays_in_the_store`, `a_filed_cell_that_was_looked_up_is_found` |
-//! | `Store::forget` | leaves the cell in the map | `a_forgotten_key_is_guarded_anew` |
-//! | `Order::evict` | files a cell after its holders are counted | `a_cell_that_is_looked_up_while_it_is_filed_is_found` |
-//! | `KeyedCircuitBreakerHandle::force_open` | does not look whether the cell is retired | `a_pin_by_hand_is_not_lost_to_an_eviction` |
+//! | `EventQueue::begin` | does not look whether somebody delivers already | `events_come_in_order_and_one_at_a_time`, `events_of_a_listener_come_after` |
+//! | `Store::get` | the fence after the touch | `a_machine_that_is_looked_up_while_it_is_parked_is_found` |
+//! | `Store::touch` | `Release` of `touched` to `Relaxed` | `a_parked_machine_that_was_looked_up_is_found` |
+//! | `Store::find_or_insert` | `Acquire` of `touched` to `Relaxed` | the same |
+//! | `Store::find_or_insert` | no look-up under the lock | `one_key_has_one_machine` |
+//! | `Store::find_or_insert` | one machine more than the capacity | `the_capacity_is_never_exceeded`, `a_machine_in_use_stays_in_the_store`, `a_parked_machine_that_was_looked_up_is_found` |
+//! | `Store::forget` | leaves the machine in the map | `a_forgotten_key_is_guarded_anew` |
+//! | `Order::evict` | parks a machine after its references are counted | `a_machine_that_is_looked_up_while_it_is_parked_is_found` |
+//! | `KeyedCircuitBreakerHandle::force_open` | does not look whether the machine is retired | `a_pin_by_hand_is_not_lost_to_an_eviction` |
 //!
-//! Everything else is `Relaxed`, and the source says why that is enough.
+//! All other orderings are `Relaxed`, and the source says why that is enough.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -87,8 +88,8 @@ pub const ALL: &[(&str, fn())] = &[
         a_success_beside_a_trip_changes_nothing,
     ),
     (
-        "word_and_moment_are_of_one_generation",
-        word_and_moment_are_of_one_generation,
+        "packed_state_and_deadline_are_of_one_generation",
+        packed_state_and_deadline_are_of_one_generation,
     ),
     (
         "a_first_wait_misses_no_transition",
@@ -127,22 +128,22 @@ pub const ALL: &[(&str, fn())] = &[
         a_renewal_never_leaks_into_the_next_generation,
     ),
     (
-        "a_reader_beside_a_renewal_is_told_no_other_generations_moment",
-        a_reader_beside_a_renewal_is_told_no_other_generations_moment,
+        "a_reader_beside_a_renewal_sees_no_other_generations_deadline",
+        a_reader_beside_a_renewal_sees_no_other_generations_deadline,
     ),
     (
         "a_verdict_is_not_lost_to_an_eviction",
         a_verdict_is_not_lost_to_an_eviction,
     ),
     (
-        "a_held_cell_stays_in_the_store",
-        a_held_cell_stays_in_the_store,
+        "a_machine_in_use_stays_in_the_store",
+        a_machine_in_use_stays_in_the_store,
     ),
     (
         "a_pin_by_hand_is_not_lost_to_an_eviction",
         a_pin_by_hand_is_not_lost_to_an_eviction,
     ),
-    ("one_key_has_one_cell", one_key_has_one_cell),
+    ("one_key_has_one_machine", one_key_has_one_machine),
     (
         "the_capacity_is_never_exceeded",
         the_capacity_is_never_exceeded,
@@ -152,12 +153,12 @@ pub const ALL: &[(&str, fn())] = &[
         a_forgotten_key_is_guarded_anew,
     ),
     (
-        "a_cell_that_is_looked_up_while_it_is_filed_is_found",
-        a_cell_that_is_looked_up_while_it_is_filed_is_found,
+        "a_machine_that_is_looked_up_while_it_is_parked_is_found",
+        a_machine_that_is_looked_up_while_it_is_parked_is_found,
     ),
     (
-        "a_filed_cell_that_was_looked_up_is_found",
-        a_filed_cell_that_was_looked_up_is_found,
+        "a_parked_machine_that_was_looked_up_is_found",
+        a_parked_machine_that_was_looked_up_is_found,
     ),
     (
         "a_permit_dropped_elsewhere_frees_the_slot_once",
@@ -169,7 +170,7 @@ pub const ALL: &[(&str, fn())] = &[
     ),
 ];
 
-/// Explores the interleavings of `f`; with `preemptions`, those with at most so many.
+/// Explores the interleavings of `f`. With `preemptions`, only those with at most that many.
 fn explore(preemptions: Option<usize>, f: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = preemptions;
@@ -186,7 +187,7 @@ fn failure() -> Outcome {
     Failure::transient().into()
 }
 
-/// Three failures, and an opening that outlasts the model.
+/// A threshold of three failures, and a cooldown and a lease that outlast the model.
 fn rules() -> Rules {
     Rules {
         recovery_duration: LONG,
@@ -263,14 +264,15 @@ fn record_at(
     machine_ref.machine().step(step)
 }
 
-/// A frame of the probe whose ticket this is.
+/// Renews the lease as a frame does that the probe with this ticket receives.
 fn renew_at(machine: &SharedMachine<Circuit>, now: Timestamp, ticket: Ticket) {
     machine.renew(|packed, deadline, _| {
         Circuit::renewed(packed, deadline, ticket, machine.rules(), now)
     });
 }
 
-/// A circuit whose probe is out from 30 s until 60 s; its failure, or its lease's end, opens the circuit for `cooldown`.
+/// Makes a circuit with a probe in flight, whose lease runs from 30 s to 60 s. A failure of the
+/// probe, or the end of its lease, opens the circuit for `cooldown`.
 fn probing(cooldown: Duration) -> (Arc<MachineRef<Circuit>>, Ticket) {
     let machine_ref = circuit(Rules {
         failure_threshold: 1,
@@ -321,7 +323,7 @@ impl Wake for Woken {
     }
 }
 
-// ===== the cell =====
+// ===== the shared machine =====
 
 fn one_of_three_callers_is_the_probe() {
     explore(Some(2), || {
@@ -391,7 +393,7 @@ fn a_count_beside_a_step_is_not_lost() {
         });
         let mut one = admit(&machine_ref);
         let one = thread::spawn(move || one.record(failure()));
-        // One with a hint needs the lock, and moves no generation.
+        // A failure with a hint needs the lock, and begins no new generation.
         let mut hinted = admit(&machine_ref);
         let hinted = thread::spawn(move || {
             let failure = Failure::transient().with_retry_after(Duration::from_secs(1));
@@ -424,7 +426,7 @@ fn a_success_beside_a_trip_changes_nothing() {
     });
 }
 
-fn word_and_moment_are_of_one_generation() {
+fn packed_state_and_deadline_are_of_one_generation() {
     explore(None, || {
         let machine_ref = circuit(Rules {
             failure_threshold: 1,
@@ -443,7 +445,7 @@ fn word_and_moment_are_of_one_generation() {
         });
         let machine = machine_ref.machine();
         let packed = machine.packed_before_deadline();
-        // A busy word is asked for no moment.
+        // A busy packed state has no deadline.
         if let (false, Some(deadline)) = (packed.is_busy(), machine.deadline(packed)) {
             let expected = match packed.generation() {
                 1 => at(30),
@@ -521,14 +523,18 @@ fn a_waiter_that_goes_is_not_woken_and_harms_nobody() {
         let other = thread::spawn(move || force_open(other.machine()));
         drop(going);
         let woken = goes.times();
-        assert_eq!(StdArc::strong_count(&goes), 1, "its waker went with it");
+        assert_eq!(
+            StdArc::strong_count(&goes),
+            1,
+            "the waker is dropped with the waiter"
+        );
         other.join().unwrap();
         assert_eq!(goes.times(), woken);
         assert_eq!(stays.times(), 1);
     });
 }
 
-// ===== the notes =====
+// ===== the events =====
 
 fn events_come_in_order_and_one_at_a_time() {
     explore(Some(3), || {
@@ -542,7 +548,7 @@ fn events_come_in_order_and_one_at_a_time() {
                     panic!("{event:?}");
                 };
                 assert!(!listening.swap(true, Ordering::Relaxed));
-                // A place for others to come between.
+                // Other threads may run here.
                 thread::yield_now();
                 list.lock().unwrap().push(*generation);
                 listening.store(false, Ordering::Relaxed);
@@ -693,7 +699,8 @@ fn a_renewal_never_leaks_into_the_next_generation() {
             other.join().unwrap();
             let machine = machine_ref.machine();
             let packed = machine.packed();
-            // Either the step came before the renewal, or it found the lease renewed and left it so.
+            // Either the step came before the renewal, or it found the lease renewed and left it
+            // alone.
             let deadline = if packed.generation() == probe.generation {
                 at(89)
             } else {
@@ -717,7 +724,7 @@ fn a_renewal_never_leaks_into_the_next_generation() {
     });
 }
 
-fn a_reader_beside_a_renewal_is_told_no_other_generations_moment() {
+fn a_reader_beside_a_renewal_sees_no_other_generations_deadline() {
     explore(Some(3), || {
         let (machine_ref, probe) = probing(Duration::from_secs(20));
         let other = Arc::clone(&machine_ref);
@@ -768,7 +775,7 @@ fn a_permit_dropped_elsewhere_frees_the_slot_once() {
 
 fn the_last_permit_frees_everything() {
     explore(Some(3), || {
-        // Loom itself looks that no `Arc` of its own is left.
+        // Loom itself checks that none of its own `Arc`s is left.
         let alive = StdArc::new(());
         let witness = StdArc::clone(&alive);
         let circuits = circuits(
@@ -780,7 +787,7 @@ fn the_last_permit_frees_everything() {
         );
         let keyed = admit_in(&circuits, 1).unwrap();
         let machine_ref = observed(rules(), watching(move |_| drop(StdArc::clone(&witness))));
-        let own = Arc::new(machine_ref.again());
+        let own = Arc::new(machine_ref.with_own_count());
         let one = Permit::new(admit(&own));
         let two = Permit::new(admit(&machine_ref));
         let one = thread::spawn(move || drop((own, one, keyed)));
@@ -822,7 +829,7 @@ fn a_verdict_is_not_lost_to_an_eviction() {
     });
 }
 
-fn a_held_cell_stays_in_the_store() {
+fn a_machine_in_use_stays_in_the_store() {
     explore(Some(3), || {
         let circuits = circuits(1, rules());
         admit_in(&circuits, 1).unwrap().record(Outcome::Success);
@@ -853,7 +860,7 @@ fn a_pin_by_hand_is_not_lost_to_an_eviction() {
     });
 }
 
-fn one_key_has_one_cell() {
+fn one_key_has_one_machine() {
     explore(Some(3), || {
         let circuits = circuits(2, rules());
         let others: Vec<_> = (0..2)
@@ -905,20 +912,20 @@ fn a_forgotten_key_is_guarded_anew() {
         });
         assert!(circuits.keyed().store().forget(&1));
         other.join().unwrap();
-        // Either the call ran in the cell that is gone, or in one that is there.
+        // The call ran either in the machine that is gone, or in one that is in the store.
         if let Ok(permit) = admit_in(&circuits, 1) {
             assert!(permit.is_guarded());
         }
         let machine_ref = circuits.keyed().store().peek(&1).unwrap();
         assert!(
             !machine_ref.machine().packed().is_busy(),
-            "it is not the one that is gone"
+            "it is not the machine that is gone"
         );
         assert_eq!(circuits.keyed().store().keys(), [1]);
     });
 }
 
-fn a_cell_that_is_looked_up_while_it_is_filed_is_found() {
+fn a_machine_that_is_looked_up_while_it_is_parked_is_found() {
     explore(Some(3), || {
         let circuits = circuits(
             1,
@@ -939,7 +946,7 @@ fn a_cell_that_is_looked_up_while_it_is_filed_is_found() {
     });
 }
 
-fn a_filed_cell_that_was_looked_up_is_found() {
+fn a_parked_machine_that_was_looked_up_is_found() {
     explore(Some(3), || {
         let circuits = circuits(
             1,
@@ -949,10 +956,7 @@ fn a_filed_cell_that_was_looked_up_is_found() {
             },
         );
         admit_in(&circuits, 1).unwrap().record(failure());
-        assert!(
-            circuits.keyed().get_or_insert(2).is_err(),
-            "filed as cooling"
-        );
+        assert!(circuits.keyed().get_or_insert(2).is_err(), "parked as live");
         let other = Arc::clone(&circuits);
         let other = thread::spawn(move || {
             let machine_ref = other.keyed().store().get(&1).unwrap();

@@ -1,4 +1,4 @@
-//! Runs the models, two at a time: all of them, or those whose names hold the argument.
+//! Runs the models, two at a time. With an argument, only those whose names contain it.
 
 #[cfg(not(tower_breaker_loom))]
 fn main() {

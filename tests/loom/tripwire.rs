@@ -1,11 +1,11 @@
-//! The interleavings of the tripwire: what its quiet step does beside verdicts, steps and evictions.
+//! The interleavings of the tripwire: its fast path beside verdicts, steps and evictions.
 //!
 //! | in | weakened | what fails |
 //! | --- | --- | --- |
-//! | `SharedMachine::quietly` | does not look whether the cell is retired | `a_turn_is_not_spent_in_an_evicted_fence` |
-//! | `Fence::adopt` | what was counted is not taken over | `an_error_beside_a_quiet_call_is_not_lost` |
-//! | `Fence::try_acquire_quietly` | admits while half-open | `one_of_three_callers_is_the_tripwires_probe` |
-//! | `Fence::try_acquire_quietly` | spends the last turn | `the_word_tells_that_no_turn_is_left` |
+//! | `SharedMachine::update_unmirrored` | does not look whether the machine is retired | `a_turn_is_not_spent_in_an_evicted_fence` |
+//! | `Fence::take_over` | what was counted is not taken over | `an_error_beside_a_fast_call_is_not_lost` |
+//! | `Fence::try_acquire_fast` | admits while half-open | `one_of_three_callers_is_the_tripwires_probe` |
+//! | `Fence::try_acquire_fast` | spends the last turn | `the_packed_state_tells_that_no_turn_is_left` |
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -29,12 +29,12 @@ pub const ALL: &[(&str, fn())] = &[
         a_turn_budget_is_never_exceeded_by_one,
     ),
     (
-        "the_word_tells_that_no_turn_is_left",
-        the_word_tells_that_no_turn_is_left,
+        "the_packed_state_tells_that_no_turn_is_left",
+        the_packed_state_tells_that_no_turn_is_left,
     ),
     (
-        "an_error_beside_a_quiet_call_is_not_lost",
-        an_error_beside_a_quiet_call_is_not_lost,
+        "an_error_beside_a_fast_call_is_not_lost",
+        an_error_beside_a_fast_call_is_not_lost,
     ),
     (
         "one_of_three_callers_is_the_tripwires_probe",
@@ -47,7 +47,7 @@ pub const ALL: &[(&str, fn())] = &[
 ];
 
 fn explore(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
-    // The process's keys are no part of any model.
+    // This makes the hash keys of the process now, so that they are no part of a model.
     let _ = Digest::of(&0);
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -68,7 +68,7 @@ fn fence(rules: Rules) -> FenceRef {
     Arc::new(MachineRef::new(machine))
 }
 
-fn asked(call: u32) -> CallFacts {
+fn facts(call: u32) -> CallFacts {
     CallFacts {
         digest: Some(Digest::of(&call)),
         turn: None,
@@ -77,10 +77,10 @@ fn asked(call: u32) -> CallFacts {
 }
 
 fn admit(machine_ref: &FenceRef, call: u32) -> Result<CallPermit, Denied> {
-    let asked = asked(call);
-    let ticket = match gate::acquire_fast(machine_ref.machine(), &asked) {
+    let facts = facts(call);
+    let ticket = match gate::acquire_fast(machine_ref.machine(), &facts) {
         Some(ticket) => ticket,
-        None => gate::acquire(machine_ref.machine(), &asked).expect("no store")?,
+        None => gate::acquire(machine_ref.machine(), &facts).expect("no store")?,
     };
     Ok(CallPermit::new(Arc::clone(machine_ref), ticket))
 }
@@ -116,7 +116,7 @@ fn a_turn_budget_is_never_exceeded_by_one() {
     });
 }
 
-fn the_word_tells_that_no_turn_is_left() {
+fn the_packed_state_tells_that_no_turn_is_left() {
     explore(3, || {
         let machine_ref = fence(Rules {
             max_turns: 3,
@@ -135,7 +135,7 @@ fn the_word_tells_that_no_turn_is_left() {
     });
 }
 
-fn an_error_beside_a_quiet_call_is_not_lost() {
+fn an_error_beside_a_fast_call_is_not_lost() {
     explore(3, || {
         let machine_ref = fence(Rules {
             error_limit: 3,
@@ -203,7 +203,7 @@ fn a_turn_is_not_spent_in_an_evicted_fence() {
         let other = thread::spawn(move || admit(&other, 1).unwrap());
         let second = admit(&sessions, 2).unwrap();
         let first = other.join().unwrap();
-        // One of the two is guarded, and its fence, with its turns, is the one in the store.
+        // One of the two calls is guarded. Its fence, with its turns, is the one in the store.
         assert!(first.is_guarded() != second.is_guarded());
         let kept = if first.is_guarded() { 1 } else { 2 };
         assert_eq!(sessions.store().keys(), [kept]);

@@ -1,6 +1,8 @@
-//! What the tests share: a tool that does as each request says, a recorder of events, and time.
+//! Shared by the tests: a tool that does as each request says, a recorder of events, and time.
 
-#![allow(dead_code)] // Each test binary uses its part.
+#![allow(dead_code)] // Each test binary uses a part of it.
+
+pub mod models;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,14 +21,14 @@ use tower_breaker::{BoxError, Event, Failure, Observe, Outcome, Refusal};
 
 pub type Answer = Result<Reply, Fault>;
 
-/// What the tool answers: who did, and whether the answer is flagged as an error.
+/// The answer of the tool: who answered, and whether the answer is flagged as an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     pub by: String,
     pub is_error: bool,
 }
 
-/// What the tool fails with, as a server would: a status, and how long to stay away.
+/// The error of the tool, as of a server: a status, and how long to wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub status: u16,
@@ -41,7 +43,7 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-#[allow(clippy::unnecessary_wraps)] // It is an answer.
+#[allow(clippy::unnecessary_wraps)] // The type of an answer.
 pub fn ok() -> Answer {
     Ok(Reply {
         by: String::new(),
@@ -63,7 +65,8 @@ pub fn busy_for(hint: Duration) -> Answer {
     })
 }
 
-/// A classifier that knows whose fault it is: 5xx is transient, 429 a rate limit, 402 fatal, and the rest of 4xx the caller's own.
+/// A classifier by status: 5xx is transient, 429 a rate limit, 402 fatal, and other 4xx are
+/// mistakes of the caller.
 pub fn by_status(result: Result<&Reply, &Fault>) -> Outcome {
     let Err(fault) = result else {
         return Outcome::Success;
@@ -81,7 +84,7 @@ pub fn by_status(result: Result<&Reply, &Fault>) -> Outcome {
     .into()
 }
 
-/// A request, which says what the tool is to do.
+/// A request, which says what the tool must do.
 #[derive(Debug)]
 pub struct Ask {
     pub name: String,
@@ -119,12 +122,12 @@ impl Ask {
         Self::answer(status(401))
     }
 
-    /// Succeeds after so long.
+    /// Succeeds after this time.
     pub fn slow(time: Duration) -> Self {
         Self::to(Act::AnswerAfter(time))
     }
 
-    /// Answers what it is sent. When the sender is gone it never answers.
+    /// Answers with what the sender sends. If the sender is gone, it never answers.
     pub fn held() -> (Self, oneshot::Sender<Answer>) {
         let (send, receive) = oneshot::channel();
         (Self::to(Act::Held(receive)), send)
@@ -138,14 +141,14 @@ impl Ask {
         Self::to(Act::PanicInPoll)
     }
 
-    /// The same of the tool so called.
+    /// The same request for the tool of this name.
     pub fn of(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 }
 
-/// The inner service. It panics when called without having been polled ready, and keeps a log.
+/// The inner service. It keeps a log, and panics if it is called but was not polled ready.
 #[derive(Debug, Default)]
 pub struct Tool {
     log: Arc<Mutex<Log>>,
@@ -163,7 +166,7 @@ impl Tool {
         Self::default()
     }
 
-    /// How often it was called, by whatever name.
+    /// How often it was called, under any name.
     pub fn calls(&self) -> usize {
         self.log.lock().unwrap().calls.values().sum()
     }
@@ -268,7 +271,7 @@ pub async fn begin<S: Guarded>(service: &mut S, ask: Ask) -> Spawn<S::Future> {
     future
 }
 
-/// Starts a call that answers what is sent.
+/// Starts a call that answers with what the sender sends.
 pub async fn hold<S: Guarded>(
     service: &mut S,
     name: &str,
@@ -277,7 +280,7 @@ pub async fn hold<S: Guarded>(
     (begin(service, ask.of(name)).await, held)
 }
 
-/// The refusal that an answer is.
+/// Returns the refusal in an answer.
 #[track_caller]
 pub fn refused<T: fmt::Debug>(result: Result<T, BoxError>) -> Refusal {
     let err = result.expect_err("refused");
@@ -287,7 +290,7 @@ pub fn refused<T: fmt::Debug>(result: Result<T, BoxError>) -> Refusal {
         .clone()
 }
 
-/// Three failures of the tool so called.
+/// Makes three failed calls of the tool of this name.
 pub async fn trip_key(service: &mut impl Guarded, name: &str) {
     for _ in 0..3 {
         let answer = ask(service, Ask::fail().of(name)).await;
@@ -301,7 +304,7 @@ pub async fn trip(service: &mut impl Guarded) {
 
 // ===== events =====
 
-/// Keeps what it is told, a line an event.
+/// Keeps a line for each event.
 #[derive(Clone, Debug, Default)]
 pub struct Recorder(Arc<Mutex<Vec<String>>>);
 
@@ -310,7 +313,7 @@ impl Recorder {
         Self::default()
     }
 
-    /// What came since the last time.
+    /// The events since the last time.
     pub fn take(&self) -> Vec<String> {
         std::mem::take(&mut *self.0.lock().unwrap())
     }
@@ -322,7 +325,7 @@ impl Observe for Recorder {
     }
 }
 
-/// An event in a line: `search: closed -> open (failure_threshold) #1`.
+/// An event as a line: `search: closed -> open (failure_threshold) #1`.
 pub fn line(event: &Event<'_>) -> String {
     let name = event
         .name()
@@ -392,7 +395,8 @@ pub fn paused<F: Future>(future: F) -> F::Output {
         .block_on(future)
 }
 
-/// Runs `future` on eight threads, for at most a minute: what is broken is to fail, and not to hang.
+/// Runs `future` on eight threads, for at most a minute, so that a broken test fails and does not
+/// hang.
 pub fn on_threads<F: Future>(future: F) -> F::Output {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(8)

@@ -1,11 +1,12 @@
 //! The first act: an agent, a search tool that goes down, and a circuit breaker between them.
 //!
-//! The server is healthy, hangs, asks to be left alone, hangs again, and recovers. Two agents live through the same outage side by side,
-//! with the same questions to look up: one retries, the other has a circuit breaker around its retries. The timeline is that
-//! of the second; the table at the end compares the two. What the server did is read from the server's own log.
+//! The server works, hangs, asks for a wait, hangs again, and recovers. Two agents look up the
+//! same questions during this outage. One has plain retries, the other a circuit breaker around
+//! its retries. The timeline shows the second agent. The table at the end compares both. What the
+//! server did comes from the server's own log.
 //!
-//! - this file: the settings, the tool's stack of layers, and the agent's loop
-//! - `report.rs`: the timeline, the table, and what the breaker is held to
+//! - this file: the settings, the layers around the tool, and the agent's loop
+//! - `report.rs`: the timeline, the table, and the checks of the breaker
 
 mod report;
 
@@ -32,31 +33,33 @@ use crate::server::{AGENT, Act, CALL, Script, Server, topic};
 /// How long one request may take.
 const TIMEOUT: Duration = Duration::from_millis(200);
 
-/// The pauses of the retry ladder: so many more attempts, each after its pause.
+/// The pauses of the retry ladder: one more attempt after each.
 const PAUSES: &[Duration] = &[Duration::from_millis(25), Duration::from_millis(50)];
 
-/// The whole ladder, when every attempt times out.
+/// How long the whole ladder takes when every attempt times out.
 const LADDER: Duration = TIMEOUT
     .saturating_mul(3)
     .saturating_add(PAUSES[0])
     .saturating_add(PAUSES[1]);
 
-/// How long an open circuit refuses before it lets a probe through. It ends well before a turn of the agent, also on a busy machine.
+/// How long an open circuit refuses before it admits a probe. It ends well before a turn of the
+/// agent begins, also on a busy machine.
 const COOLDOWN: Duration = Duration::from_millis(900);
 
-/// How long the probe may take. The breaker is outside the retries, so it must be longer than the whole ladder.
+/// How long the probe may take. It must be longer than the whole ladder, because the breaker is
+/// outside the retries.
 const LEASE: Duration = Duration::from_secs(2);
 
-/// The agent takes turns in this rhythm, and thinks in between.
+/// The time from one turn of the agent to the next.
 const RHYTHM: Duration = Duration::from_millis(300);
 
-/// How many questions the agent looks up at once in each turn.
+/// How many questions the agent looks up in parallel in each turn.
 const PARALLEL: usize = 2;
 
-/// Nobody waits longer than this for the story to end.
+/// The act ends at the latest after this time.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// The outage. Its edges lie between the agent's turns, so that every run takes the same course.
+/// The outage. Its changes fall between the agent's turns, so every run takes the same course.
 const SCRIPT: Script = &[
     (Duration::ZERO, Act::Answer),
     (Duration::from_millis(1_050), Act::Hang),
@@ -70,7 +73,7 @@ const LEAVE_ME_ALONE: Act = Act::Fail {
     retry_after: Some(Duration::from_secs(2)),
 };
 
-/// What the agent wants to know. It asks again for what it was not told.
+/// What the agent looks up. It repeats a question until it gets an answer.
 const QUESTIONS: [&str; 14] = [
     "layers",
     "services",
@@ -88,7 +91,7 @@ const QUESTIONS: [&str; 14] = [
     "filters",
 ];
 
-/// The names by which the server's log tells the two agents apart.
+/// The names of the two agents in the server's log.
 const GUARDED: &str = "guarded";
 const PLAIN: &str = "plain";
 
@@ -107,10 +110,11 @@ pub async fn play(checks: &mut Checks) -> Result<(), BoxError> {
         .probe_timeout(LEASE)
         .classify(judge)
         .observe(move |event: &Event<'_>| watch.event(event));
-    // Taken last: a setter gives the layer state of its own.
+    // Taken last, because a setter gives the layer new state.
     let circuit = breaker.handle();
 
-    // From the outside in: the words for the model, the breaker, the retries, the timeout, the client.
+    // From the outside in: the text for the model, the breaker, the retries, the timeout, the
+    // client.
     let guarded = ServiceBuilder::new()
         .then(in_words)
         .layer(breaker)
@@ -118,7 +122,7 @@ pub async fn play(checks: &mut Checks) -> Result<(), BoxError> {
         .timeout(TIMEOUT)
         .service(client(search_request(GUARDED, server.address())));
 
-    // The same without the breaker.
+    // The same stack without the breaker.
     let plain = ServiceBuilder::new()
         .then(in_words)
         .retry(Ladder(PAUSES))
@@ -141,7 +145,8 @@ pub async fn play(checks: &mut Checks) -> Result<(), BoxError> {
     let guarded = Account::new(GUARDED, guarded, &server, SCRIPT);
     let plain = Account::new(PLAIN, plain, &server, SCRIPT);
     report::compare(&plain, &guarded);
-    // A probe that began just before the repair may still fail, and when its cooldown is over the agent may be between two turns.
+    // A probe that began just before the repair may still fail. When its cooldown ends, the agent
+    // may be between two turns.
     let recovery = LADDER + COOLDOWN + RHYTHM;
     println!();
     report::hold(checks, &plain, &guarded, &timeline, &circuit, recovery);
@@ -150,7 +155,7 @@ pub async fn play(checks: &mut Checks) -> Result<(), BoxError> {
 
 // ===== the tool =====
 
-/// One call of the search tool. It is cloned for each attempt.
+/// One call of the search tool. The retries clone it for each attempt.
 #[derive(Clone, Debug)]
 struct ToolCall {
     id: String,
@@ -172,11 +177,11 @@ fn search_request(
 
 // ===== the agent =====
 
-/// Looks questions up. It knows nothing of the layers in front of its tool.
+/// An agent that looks up questions. It does not know of the layers in front of its tool.
 struct Agent<'a, S> {
     search: S,
     server: &'a Server,
-    /// What its timeline is printed from; an agent needs neither.
+    /// The timeline to print and the circuit to show in it. The agent itself uses neither.
     shown: Option<(&'a Timeline, CircuitBreakerHandle)>,
 }
 
@@ -184,7 +189,8 @@ impl<S> Agent<'_, S>
 where
     S: Service<ToolCall, Response = Told, Error = BoxError> + Clone,
 {
-    /// Takes turns until every question is answered: asks the first few in parallel, and keeps for later what was not answered.
+    /// Takes turns until every question is answered. Each turn asks the first few in parallel, and
+    /// keeps those without an answer for later.
     async fn work(&self) -> Result<Vec<Call>, BoxError> {
         let mut questions = VecDeque::from(QUESTIONS);
         let mut calls = Vec::new();
@@ -223,7 +229,7 @@ where
             id: id.clone(),
             question,
         };
-        // An error here would be of the service itself, which failed to become ready; of its calls it tells in words.
+        // Failed calls come as text. An error here says that the service did not become ready.
         let told = self.search.clone().oneshot(call).await?;
         let circuit = self.shown.as_ref().map(|(_, circuit)| circuit.state());
         let call = Call {
@@ -241,7 +247,8 @@ where
     }
 }
 
-/// Turns begin at whole multiples of the rhythm, so that a slow one delays the next but does not shift all that follow.
+/// Returns when the next turn begins: at a whole multiple of the rhythm. A slow turn delays the
+/// next one, but does not shift all later ones.
 fn next_turn(now: Duration) -> Duration {
     let turns = now.as_millis() / RHYTHM.as_millis() + 1;
     RHYTHM * u32::try_from(turns).unwrap_or(u32::MAX)

@@ -1,4 +1,4 @@
-//! What is printed: the timeline while it happens, then the table, and what the breaker is held to.
+//! The output: the timeline as it happens, then the table and the checks of the breaker.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -21,7 +21,7 @@ pub struct Call {
     pub started: Duration,
     pub ended: Duration,
     pub told: Told,
-    /// The circuit right after the call, if there is one.
+    /// The circuit's state right after the call, if there is a circuit.
     pub circuit: Option<State>,
 }
 
@@ -43,12 +43,12 @@ pub struct Timeline {
 
 #[derive(Default)]
 struct Kept {
-    /// How many entries of the script were announced.
+    /// How many entries of the script have been printed.
     announced: usize,
     transitions: Vec<Transition>,
 }
 
-/// A change of the circuit's state, as an observer saw it.
+/// A transition of the circuit, as an observer saw it.
 #[derive(Clone, Copy, Debug)]
 pub struct Transition {
     pub at: Duration,
@@ -58,7 +58,7 @@ pub struct Transition {
 }
 
 impl Timeline {
-    /// Its time is the server's.
+    /// Makes a timeline that uses the server's time.
     pub fn new(agent: &'static str, server: &Server, script: Script) -> Self {
         Self {
             agent,
@@ -69,18 +69,19 @@ impl Timeline {
     }
 
     pub fn head() {
-        println!("    time  call  the server did   circuit    what the agent was told");
-        println!("    ----  ----  --------------   -------    -----------------------");
+        println!("    time  call  the server did   circuit    what the agent read");
+        println!("    ----  ----  --------------   -------    -------------------");
     }
 
-    /// Prints a refusal, which ends at once; other calls wait for the end of their turn.
+    /// Prints a refusal at once. Other calls are printed when their turn ends.
     pub fn call(&self, server: &Server, call: &Call) {
         if matches!(call.told, Told::Refusal(..)) {
             self.row(server, call);
         }
     }
 
-    /// Prints the calls of one turn that were let through, in the order of their questions: which of them ended first is chance.
+    /// Prints the admitted calls of one turn, in the order of their questions. The order in which
+    /// they ended is random.
     pub fn turn(&self, server: &Server, calls: &[Call]) {
         for call in calls {
             if !matches!(call.told, Told::Refusal(..)) {
@@ -103,7 +104,7 @@ impl Timeline {
         );
     }
 
-    /// The observer: prints what moves the circuit. Refusals are in the rows of their calls already.
+    /// Observes the circuit and prints its transitions. Refusals are in the rows of their calls.
     pub fn event(&self, event: &Event<'_>) {
         let at = self.zero.elapsed();
         let text = match event {
@@ -119,7 +120,7 @@ impl Timeline {
                 format!("circuit {from} -> {to}: {reason}")
             }
             Event::ProbeStarted { lease, .. } => {
-                format!("probe let through, its lease is {} s", lease.as_secs())
+                format!("probe admitted, its lease is {} s", lease.as_secs())
             }
             Event::LateVerdict { .. } => "late verdict of a call from before the trip".to_owned(),
             _ => return,
@@ -128,7 +129,7 @@ impl Timeline {
         println!("{}  >> {text}", seconds(at));
     }
 
-    /// Prints the entries of the script that began by `at`.
+    /// Prints the entries of the script that have begun at `at`.
     fn announce(&self, at: Duration) {
         let mut kept = self.kept();
         while let Some((from, act)) = self.script.get(kept.announced) {
@@ -160,7 +161,7 @@ fn seconds(at: Duration) -> String {
 
 // ===== the table =====
 
-/// One agent's calls, and what the server saw of them.
+/// One agent's calls, and the server's log of them.
 pub struct Account {
     calls: Vec<Call>,
     log: Vec<Seen>,
@@ -199,7 +200,7 @@ impl Account {
         self.told(|told| matches!(told, Told::Refusal(..)))
     }
 
-    /// Requests that reached the server while it was down, by its log.
+    /// Counts the requests in the log that reached the server while it was down.
     fn seen_in_outage(&self) -> usize {
         let outage = self.down..self.repaired;
         self.log
@@ -208,7 +209,7 @@ impl Account {
             .count()
     }
 
-    /// How long the agent stood waiting for the tool. The calls of one turn are waited for together.
+    /// Returns how long the agent waited for the tool. It waits for all calls of a turn together.
     fn waited(&self) -> Duration {
         let mut turns = BTreeMap::<u32, Duration>::new();
         for call in &self.calls {
@@ -224,7 +225,7 @@ impl Account {
         refused.map(Call::took).max().unwrap_or_default()
     }
 
-    /// From the repair to the first good answer.
+    /// Returns the time from the repair to the first answer.
     fn recovery(&self) -> Option<Duration> {
         let mut good = self
             .calls
@@ -235,7 +236,7 @@ impl Account {
     }
 }
 
-/// Prints the same outage for both agents.
+/// Prints a table that compares both agents.
 pub fn compare(plain: &Account, guarded: &Account) {
     let row = |what: &str, value: &dyn Fn(&Account) -> String| {
         println!("{what:<44} {:>14} {:>14}", value(plain), value(guarded));
@@ -252,17 +253,15 @@ pub fn compare(plain: &Account, guarded: &Account) {
     row("  answered", &|of| of.answered().to_string());
     row("  failed", &|of| of.failed().to_string());
     row("  refused", &|of| of.refused().to_string());
-    row("inner calls: requests in the server's log", &|of| {
+    row("requests in the server's log", &|of| {
         of.log.len().to_string()
     });
-    row("  of these while it was down", &|of| {
-        of.seen_in_outage().to_string()
-    });
+    row("  while it was down", &|of| of.seen_in_outage().to_string());
     row("time the agent spent waiting for the tool", &|of| {
         format!("{:.2} s", of.waited().as_secs_f64())
     });
     row(
-        "from the repair to the first good answer",
+        "from the repair to the first answer",
         &|of| match of.recovery() {
             Some(time) => format!("{:.2} s", time.as_secs_f64()),
             None => "never".to_owned(),
@@ -270,9 +269,9 @@ pub fn compare(plain: &Account, guarded: &Account) {
     );
 }
 
-// ===== what the breaker is held to =====
+// ===== the checks =====
 
-/// Checks that the breaker did its work, mostly by the server's log.
+/// Checks what the breaker promises, mostly by the server's log.
 pub fn hold(
     checks: &mut Checks,
     plain: &Account,
@@ -300,7 +299,7 @@ pub fn hold(
     check(
         circuit.state() == State::Closed && circuit.snapshot().streak == 0,
         &format_args!(
-            "it is closed again, and nothing is left of {} trips",
+            "the circuit is closed again after {} trips, and its streak is zero",
             circuit.snapshot().trips
         ),
     );
@@ -314,11 +313,11 @@ pub fn hold(
     );
     check(
         most_probes(guarded, tripped, closed) == 1,
-        &"from the trip to the recovery, one probe at a time reached the server",
+        &"between the trip and the recovery, one probe at a time reached the server",
     );
     check(
         disturbed(&guarded.log) == Some(0),
-        &"nobody called while the server had asked to be left alone",
+        &"no request reached the server while it had asked for a wait",
     );
     check(
         guarded.seen_in_outage() < plain.seen_in_outage() && guarded.log.len() < plain.log.len(),
@@ -334,7 +333,7 @@ pub fn hold(
     check(
         guarded.recovery().is_some_and(|time| time <= recovery),
         &format_args!(
-            "it recovered within {:.2} s of the repair",
+            "the agent got an answer within {:.2} s of the repair",
             recovery.as_secs_f64()
         ),
     );
@@ -344,7 +343,8 @@ pub fn hold(
     );
 }
 
-/// The most calls of one turn that reached the server, of the turns that began between the trip and the recovery. The calls of a turn run in parallel.
+/// Returns how many calls of one turn reached the server at most, between the trip and the
+/// recovery. The calls of a turn run in parallel.
 fn most_probes(guarded: &Account, tripped: Duration, closed: Duration) -> usize {
     let mut turns = BTreeMap::<u32, usize>::new();
     for call in &guarded.calls {
@@ -356,7 +356,8 @@ fn most_probes(guarded: &Account, tripped: Duration, closed: Duration) -> usize 
     turns.into_values().max().unwrap_or(0)
 }
 
-/// How many requests came while an earlier answer had asked for none; `None` if no answer did.
+/// Counts the requests that came during a wait that an earlier answer had asked for. Returns
+/// `None` if no answer asked for one.
 fn disturbed(log: &[Seen]) -> Option<usize> {
     let asked = log.iter().filter_map(|seen| match seen.act {
         Act::Fail {

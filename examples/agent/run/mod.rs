@@ -1,10 +1,10 @@
-//! The second act: a whole run of an agent, whose tools and models stand behind all three layers.
+//! The second act: one agent whose tools and models are behind all three layers.
 //!
 //! - `play.rs`: what happens, scene by scene
 //! - `stacks.rs`: the layers and their settings
-//! - `planner.rs`: the agent's loop, which knows nothing of the layers
-//! - `timeline.rs`: what is printed while it happens
-//! - `report.rs`: what each layer saved, and what it is held to
+//! - `planner.rs`: the agent's loop, which does not know of the layers
+//! - `timeline.rs`: the output while it happens
+//! - `report.rs`: what each layer saved, and the checks
 
 mod planner;
 mod play;
@@ -24,7 +24,7 @@ use self::timeline::Timeline;
 use crate::checks::Checks;
 use crate::server::{Act, Pages, Seen, Server};
 
-/// The tools, and the models: the primary and its backup.
+/// The names of the tools and of the models. `large` is the primary, `small` its backup.
 const SEARCH: &str = "search";
 const FETCH: &str = "fetch";
 const LARGE: &str = "large";
@@ -48,7 +48,7 @@ pub async fn play(checks: &mut Checks) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// A server for each tool and each model. All healthy ones answer alike, whoever asks.
+/// One server for each tool and each model.
 struct Servers([(&'static str, Server); 4]);
 
 impl Servers {
@@ -64,10 +64,10 @@ impl Servers {
 
     fn get(&self, name: &str) -> &Server {
         let found = self.0.iter().find(|(other, _)| *other == name);
-        &found.expect("the play names only its own servers").1
+        &found.expect("the play names only these servers").1
     }
 
-    /// The address of each server.
+    /// Returns a function from the name of a server to its address.
     fn addresses(&self) -> impl Fn(&str) -> Option<SocketAddr> + Clone + 'static {
         let addresses = self.0.each_ref();
         let addresses = addresses.map(|(name, server)| (*name, server.address()));
@@ -77,7 +77,7 @@ impl Servers {
         }
     }
 
-    /// What each server did with the requests of one call, by its own log.
+    /// Returns what each server did with the requests of one call, from its own log.
     fn acts_for(&self, call: &str) -> Vec<(&'static str, Vec<Act>)> {
         let acts = |(name, server): &(&'static str, Server)| {
             (*name, server.acts_for(planner::AGENT, call))

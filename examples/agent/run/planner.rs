@@ -1,4 +1,4 @@
-//! The agent's loop. It knows nothing of the layers in front of its model and its tools.
+//! The agent's loop. It does not know of the layers in front of its model and its tools.
 
 use std::time::{Duration, Instant};
 
@@ -11,16 +11,17 @@ use super::timeline::Timeline;
 use super::{LARGE, Servers};
 use crate::client::Told;
 
-/// The name by which the servers' logs know it.
+/// The planner's name in the servers' logs.
 pub const AGENT: &str = "planner";
 
 /// How long the planner thinks between two turns.
 const RHYTHM: Duration = Duration::from_millis(100);
 
-/// How often it asks again when its model does not answer, before it gives up. Often enough to show that nothing wakes a run that is over.
+/// How many turns in a row without an answer of the model make the planner give up. There are
+/// enough of them to show that a finished run stays finished.
 pub const STUBBORN: u32 = 6;
 
-/// Nobody watches for longer than this many turns.
+/// The loop ends at the latest after this many turns.
 const LONGEST: u32 = MAX_TURNS + 3 * STUBBORN;
 
 /// One call of the planner, as the planner saw it.
@@ -35,7 +36,7 @@ pub struct Call {
     pub argument: String,
     pub told: Told,
     pub took: Duration,
-    /// Right after the call.
+    /// The states of the layers right after the call.
     pub states: States,
 }
 
@@ -69,7 +70,7 @@ where
         }
     }
 
-    /// Asks the model what to do and does it, turn after turn, until the model does not answer any more.
+    /// Asks the model what to do and does it, turn after turn, until the model no longer answers.
     pub async fn work(mut self) -> Result<Vec<Call>, BoxError> {
         let mut heard = "what do we know about tides?".to_owned();
         let mut unanswered = 0;
@@ -91,7 +92,7 @@ where
         Ok(self.calls)
     }
 
-    /// What happens before a turn.
+    /// Plays the scene that begins with this turn, if one does.
     async fn begin(&self, turn: u32) {
         let Some(scene) = play::begins(turn) else {
             return;
@@ -114,7 +115,7 @@ where
             model: String::new(),
         };
         let started = Instant::now();
-        // An error here would be of the service itself, which failed to become ready; of its calls it tells in words.
+        // Failed calls come as text. An error here says that the service did not become ready.
         let told = self.model.service.clone().oneshot(call).await?;
         Ok(self.keep(Call {
             turn,
@@ -128,9 +129,11 @@ where
         }))
     }
 
-    /// Does what the model said: a tool, and what to ask it.
+    /// Does what the model said: calls a tool with an argument.
     async fn use_tool(&mut self, turn: u32, plan: &str) -> Result<Told, BoxError> {
-        let (tool, argument) = plan.split_once(' ').ok_or("a plan is two words")?;
+        let (tool, argument) = plan
+            .split_once(' ')
+            .ok_or("the plan of the model must be two words: a tool and its argument")?;
         let id = format!("{turn}-tool");
         let call = ToolCall {
             id: id.clone(),

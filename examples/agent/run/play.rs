@@ -1,4 +1,5 @@
-//! What happens in the second act, scene by scene: what becomes of the servers, and what the model has the planner do.
+//! The script of the second act, scene by scene: what the servers do, and what the model tells the
+//! planner to do.
 
 use std::time::Duration;
 
@@ -11,9 +12,9 @@ use crate::server::{Act, topic};
 pub struct Scene {
     pub part: Part,
     pub title: &'static str,
-    /// What happens as it begins.
+    /// What happens when the scene begins.
     pub cues: &'static [Cue],
-    /// What the model answers, a line for each of the planner's turns: a tool, and what to ask it.
+    /// What the model answers, one line for each of the planner's turns: a tool and its argument.
     pub lines: &'static [&'static str],
 }
 
@@ -33,17 +34,17 @@ pub enum Part {
 pub enum Cue {
     /// From now on the server does this.
     Now(&'static str, Act),
-    /// So much time passes.
+    /// This much time passes.
     Wait(Duration),
 }
 
-/// A cooldown is over for certain when this has passed, too.
+/// Added to a cooldown, so that it has surely ended.
 const MARGIN: Duration = Duration::from_millis(100);
 
 pub const SCENES: &[Scene] = &[
     Scene {
         part: Part::Calm,
-        title: "all is well",
+        title: "everything works",
         cues: &[],
         lines: &["search tides", "fetch almanac"],
     },
@@ -92,7 +93,7 @@ pub const SCENES: &[Scene] = &[
     },
     Scene {
         part: Part::Loop,
-        title: "the model goes round in a loop",
+        title: "the model repeats one call",
         cues: &[],
         lines: &[
             LOOPED,
@@ -100,7 +101,7 @@ pub const SCENES: &[Scene] = &[
             LOOPED, // refused before it runs
             LOOPED,
             "fetch harbour", // refused too, and arms a probe
-            LOOPED,          // which repeats once more
+            LOOPED,          // the probe, which repeats the call
             LOOPED,
             LOOPED,
             "search low-tide",
@@ -108,15 +109,15 @@ pub const SCENES: &[Scene] = &[
     },
     Scene {
         part: Part::Errors,
-        title: "the model makes up pages",
+        title: "the model invents pages",
         cues: &[],
         lines: &[
             "fetch atlantis",
             "fetch lemuria",
-            "fetch avalon", // trips, and runs
+            "fetch avalon", // runs, and its error trips the fence
             "fetch camelot",
             "search sunken-cities", // arms a probe
-            "fetch hyperborea",     // which fails
+            "fetch hyperborea",     // the probe, which fails
             "fetch thule",
             "fetch shangri-la",
             "fetch harbour",
@@ -124,7 +125,7 @@ pub const SCENES: &[Scene] = &[
     },
     Scene {
         part: Part::End,
-        title: "the model finds no end",
+        title: "the model does not stop",
         cues: &[],
         lines: &["search footnotes", "search more-footnotes"],
     },
@@ -132,13 +133,13 @@ pub const SCENES: &[Scene] = &[
 
 pub const LOOPED: &str = "search high-tide";
 
-/// The scene that begins with this turn of the planner, if one does.
+/// Returns the scene that begins with this turn of the planner, if one does.
 pub fn begins(turn: u32) -> Option<&'static Scene> {
     let scene = scene(turn);
     (turn == 1 || scene.part != self::scene(turn - 1).part).then_some(scene)
 }
 
-/// The part to which this turn of the planner belongs. The last one never ends.
+/// Returns the part that this turn of the planner belongs to. The last part never ends.
 pub fn part(turn: u32) -> Part {
     scene(turn).part
 }
@@ -151,9 +152,9 @@ fn scene(turn: u32) -> &'static Scene {
     lines.take(turn).last().unwrap_or(&SCENES[0])
 }
 
-// ===== what healthy servers answer =====
+// ===== the answers of healthy servers =====
 
-/// A model: the line of the turn it is asked about.
+/// Answers as a model: with the line of the turn in the path.
 pub fn plan(path: &str) -> (u16, String) {
     let turn: usize = topic(path).parse().unwrap_or(1);
     let mut lines = SCENES.iter().flat_map(|scene| scene.lines);
@@ -164,12 +165,12 @@ pub fn plan(path: &str) -> (u16, String) {
     )
 }
 
-/// The search tool.
+/// Answers as the search tool.
 pub fn found(path: &str) -> (u16, String) {
     (200, format!("three pages about {}", topic(path)))
 }
 
-/// The tool that fetches a page, if there is such a page.
+/// Answers as the tool that fetches pages: with the page, or `404`.
 pub fn page(path: &str) -> (u16, String) {
     match topic(path) {
         page @ ("almanac" | "moon" | "harbour") => (200, format!("the page `{page}`")),

@@ -1,4 +1,5 @@
-//! What each layer saved, and what it is held to. What the servers saw is read from their own logs.
+//! A summary of what each layer saved, and the checks. What the servers saw comes from their own
+//! logs.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use crate::checks::Checks;
 use crate::client::Told;
 use crate::server::Act;
 
-/// The whole run, to be looked back at.
+/// The whole run, after its end.
 pub struct Story<'a> {
     calls: &'a [Call],
     servers: &'a Servers,
@@ -32,7 +33,7 @@ impl<'a> Story<'a> {
         }
     }
 
-    // ===== what was =====
+    // ===== queries =====
 
     fn model_calls(&self) -> impl Iterator<Item = &'a Call> {
         self.calls.iter().filter(|call| call.tool.is_none())
@@ -52,18 +53,18 @@ impl<'a> Story<'a> {
         self.tool_calls().filter(|call| call.part == part).collect()
     }
 
-    /// How many requests of a call a server saw.
+    /// Counts the requests of a call that a server saw.
     fn seen(&self, server: &str, call: &Call) -> u32 {
         let log = self.servers.log(server);
         count(log.iter().filter(|seen| seen.call == call.id))
     }
 
-    /// How many requests of a call any server saw.
+    /// Counts the servers that saw a request of a call.
     fn seen_anywhere(&self, call: &Call) -> usize {
         self.servers.acts_for(&call.id).len()
     }
 
-    /// What the model that answered a turn was sent with it.
+    /// Returns what the planner sent to the model that answered a turn.
     fn heard(&self, turn: u32) -> Option<String> {
         let asked = self.model_calls().find(|call| call.turn == turn)?;
         let mut logs = [LARGE, SMALL]
@@ -73,7 +74,8 @@ impl<'a> Story<'a> {
         Some(answered.body)
     }
 
-    /// The states of one layer's machine in their order, as far as it was told, and how many probes it let through.
+    /// Returns the states of one machine in order, from its events, and how many probes it
+    /// admitted.
     fn course(&self, layer: Layer, name: &str) -> (Vec<String>, u32) {
         let (mut states, mut probes) = (Vec::new(), 0);
         for happened in self.timeline.of(layer) {
@@ -91,7 +93,7 @@ impl<'a> Story<'a> {
         (states, probes)
     }
 
-    /// How many calls a layer refused under this name.
+    /// Counts the calls that a layer refused under this name.
     fn refused(&self, layer: Layer, name: &str) -> u32 {
         let told = self.timeline.of(layer);
         count(
@@ -100,7 +102,7 @@ impl<'a> Story<'a> {
         )
     }
 
-    // ===== what was saved =====
+    // ===== the summary =====
 
     pub fn summary(&self) {
         println!("what each layer saved");
@@ -114,7 +116,7 @@ impl<'a> Story<'a> {
             row(
                 &format!("the circuit of `{name}`"),
                 format_args!(
-                    "{:.2} s of waiting for a server that hangs, and {} requests to it: calls refused at once, {refused}",
+                    "{:.2} s of waiting and {} requests to a server that hangs (refused calls: {refused})",
                     (LADDER * refused).as_secs_f64(),
                     refused * ATTEMPTS,
                 ),
@@ -133,8 +135,8 @@ impl<'a> Story<'a> {
         row(
             "the fallback",
             format_args!(
-                "{by_small} turns that `{SMALL}` answered while `{LARGE}` was down: \
-                 {moved_on} after `{LARGE}` had failed, {} without asking it",
+                "{by_small} turns: `{SMALL}` answered them while `{LARGE}` was down, \
+                 {moved_on} after a failure of `{LARGE}`, {} without calling it",
                 by_small.saturating_sub(moved_on),
             ),
         );
@@ -148,8 +150,8 @@ impl<'a> Story<'a> {
         row(
             "the tools' fence",
             format_args!(
-                "{} calls that led nowhere: {looped} of {of_loop} in the loop, \
-                 {erring} of {of_errors} while the model made up pages",
+                "{} useless calls: {looped} of {of_loop} in the loop, \
+                 {erring} of {of_errors} while the model invented pages",
                 looped + erring,
             ),
         );
@@ -158,12 +160,12 @@ impl<'a> Story<'a> {
         row(
             "the model's fence",
             format_args!(
-                "every turn after the {MAX_TURNS} of the run: the planner wanted to go on, and was refused {after} times"
+                "every turn after the run's {MAX_TURNS}: it refused the planner {after} times"
             ),
         );
     }
 
-    // ===== what they are held to =====
+    // ===== the checks =====
 
     pub fn hold(&self, checks: &mut Checks) {
         self.hold_tool_breaker(checks);
@@ -185,8 +187,8 @@ impl<'a> Story<'a> {
         checks.check(
             in_outage == FAILURES * ATTEMPTS && requests(failed) == in_outage,
             format_args!(
-                "tool breaker: while it was down, `{SEARCH}` saw the {FAILURES} calls that tripped its circuit and no other \
-                 ({in_outage} requests)"
+                "tool breaker: while `{SEARCH}` was down, it saw only the {FAILURES} calls that tripped \
+                 its circuit ({in_outage} requests)"
             ),
         );
         let at_once = |call: &&Call| {
@@ -197,7 +199,7 @@ impl<'a> Story<'a> {
         checks.check(
             !refused.is_empty() && refused.iter().all(at_once),
             format_args!(
-                "tool breaker: every search after that was refused at once (the slowest took {:.2} ms)",
+                "tool breaker: every later search was refused at once (the slowest took {:.2} ms)",
                 slowest.unwrap_or(Duration::MAX).as_secs_f64() * 1e3
             ),
         );
@@ -215,7 +217,7 @@ impl<'a> Story<'a> {
         checks.check(
             others.iter().all(|call| call.told.is_answer()) && down.iter().all(untouched),
             format_args!(
-                "tool breaker: meanwhile `{FETCH}` was served, and the fence took no refusal for an error"
+                "tool breaker: meanwhile `{FETCH}` answered, and the fence counted no refusal as an error"
             ),
         );
     }
@@ -239,8 +241,8 @@ impl<'a> Story<'a> {
             requests == FAILURES * ATTEMPTS
                 && self.refused(Layer::ModelsCircuits, LARGE) == FAILED_TURNS - FAILURES,
             format_args!(
-                "model breaker: while it was down, `{LARGE}` saw the {FAILURES} turns that tripped its circuit and no other \
-                 ({requests} requests)"
+                "model breaker: while `{LARGE}` was down, it saw only the {FAILURES} turns that tripped \
+                 its circuit ({requests} requests)"
             ),
         );
         let (states, probes) = self.course(Layer::Fallback, LARGE);
@@ -252,7 +254,7 @@ impl<'a> Story<'a> {
                 && probes == 2
                 && since.all(|call| self.seen(LARGE, call) == 1 && self.seen(SMALL, call) == 0),
             format_args!(
-                "fallback: two probes won `{LARGE}` back, and it has served every turn since ({probes} sent)"
+                "fallback: two probes won `{LARGE}` back, and it served every later turn ({probes} sent)"
             ),
         );
         let mut told = self.tool_calls();
@@ -261,7 +263,7 @@ impl<'a> Story<'a> {
                 self.heard(told.turn + 1)
                     .is_none_or(|heard| heard == told.told.to_string())
             }),
-            "the model heard every word that the planner was told of its tools",
+            "the planner told the model everything that it read of its tools",
         );
     }
 
@@ -283,12 +285,12 @@ impl<'a> Story<'a> {
         checks.check(
             ran == IDENTICAL - 1 && reasons.get(2) == Some(&tripped),
             format_args!(
-                "tripwire: the same search was refused before it ran for the third time ({ran} seen by `{SEARCH}`)"
+                "tripwire: the same search was refused before its third run (`{SEARCH}` saw {ran})"
             ),
         );
         checks.check(
             reasons == [None, None, tripped, later, later, tripped, later, later, None],
-            "tripwire: the loop was refused, a probe that was in it too; another search closed the fence",
+            "tripwire: the loop was refused, and a probe that repeated it; another search closed the fence",
         );
     }
 
@@ -307,7 +309,7 @@ impl<'a> Story<'a> {
                 }),
             format_args!(
                 "tripwire: the error that tripped the fence, number {ERRORS} in a row, \
-                 reached the planner in the tool's own words"
+                 reached the planner unchanged"
             ),
         );
         let course = part.iter().map(|call| match call.told.refusal() {
@@ -319,8 +321,8 @@ impl<'a> Story<'a> {
         let course: Vec<_> = course.collect();
         checks.check(
             course.join(" ") == "error error error refused refused error refused refused answered",
-            "tripwire: all tools were refused, a probe that failed opened the fence again, \
-             and one that was answered closed it",
+            "tripwire: every tool was refused, a failed probe opened the fence again, \
+             and a successful one closed it",
         );
         let (states, probes) = self.course(Layer::ToolsFence, "tools");
         let trips = "open half_open open half_open closed";
@@ -334,7 +336,7 @@ impl<'a> Story<'a> {
         checks.check(
             moved.is_empty(),
             format_args!(
-                "tool breaker: the circuit of `{FETCH}` took none of the planner's mistakes for its own"
+                "tool breaker: the circuit of `{FETCH}` did not count the planner's mistakes"
             ),
         );
         let reached = self
@@ -342,7 +344,7 @@ impl<'a> Story<'a> {
             .filter(|call| call.told.refusal().is_some() && self.seen_anywhere(call) > 0);
         checks.check(
             reached.count() == 0,
-            "no call of a tool that was refused, by whichever layer, reached a server",
+            "no tool call that a layer refused reached a server",
         );
     }
 
@@ -361,7 +363,7 @@ impl<'a> Story<'a> {
                 && after.iter().all(final_reason)
                 && after.iter().all(|call| self.seen_anywhere(call) == 0),
             format_args!(
-                "tripwire: the end of the turns was final, however often the planner asked ({} times)",
+                "tripwire: the end of the turns was final: the planner was refused {} times",
                 after.len()
             ),
         );

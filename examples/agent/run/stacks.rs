@@ -22,38 +22,40 @@ use crate::server;
 /// How long one request may take.
 pub const TIMEOUT: Duration = Duration::from_millis(300);
 
-/// The pauses of the retry ladder: so many more attempts, each after its pause.
+/// The pauses of the retry ladder: one more attempt after each.
 const PAUSES: &[Duration] = &[Duration::from_millis(25)];
 
-/// How many requests a call makes of a server that hangs, and how long they take together.
+/// How many requests a call sends to a server that hangs, and how long they take together.
 pub const ATTEMPTS: u32 = 2;
 pub const LADDER: Duration = TIMEOUT.saturating_mul(ATTEMPTS).saturating_add(PAUSES[0]);
 
-/// How many calls in a row trip a circuit, and how long it then refuses before it lets a probe through.
+/// How many failures in a row trip a circuit, and how long it then refuses before it admits a
+/// probe.
 pub const FAILURES: u32 = 2;
 pub const COOLDOWN: Duration = Duration::from_secs(1);
 
 /// How long a probe may take. It must be longer than the whole ladder.
 const LEASE: Duration = Duration::from_secs(2);
 
-/// How many of the large model's turns in a row trip the fallback, and how long the small one then serves before the large one is probed.
-/// Longer than the cooldown of the large one's circuit, which would refuse the probe.
+/// How many failed turns of the large model in a row trip the fallback, and how long the small one
+/// then serves before a probe of the large one. This is longer than the cooldown of the large
+/// one's circuit, which would refuse the probe.
 pub const FAILED_TURNS: u32 = 3;
 pub const FALLBACK_COOLDOWN: Duration = Duration::from_millis(1_500);
 
-/// How many turns the run has. Nothing else ends it: the model always finds one more thing to do.
+/// How many turns the run has. Nothing else ends it, because the model always plans one more call.
 pub const MAX_TURNS: u32 = 37;
 
-/// The call that comes so often in a row is refused; and so many errors in a row stop the run, too.
+/// How many identical calls in a row are refused, and how many errors in a row stop the run.
 pub const IDENTICAL: u32 = 3;
 pub const ERRORS: u32 = 3;
 
-/// How many refused calls arm a probe of the run.
+/// How many refused calls arm a probe.
 pub const REJECTS: u32 = 2;
 
 // ===== the tools =====
 
-/// One call of a tool. It is cloned for each attempt.
+/// One call of a tool. The retries clone it for each attempt.
 #[derive(Clone, Debug)]
 pub struct ToolCall {
     pub id: String,
@@ -61,13 +63,13 @@ pub struct ToolCall {
     pub argument: String,
 }
 
-/// A service, and how its layers are.
+/// A service, and a function that looks at the states of its layers.
 pub struct Stack<S, L> {
     pub service: S,
     pub look: L,
 }
 
-/// The layers of a stack as they are at one moment.
+/// The states of the layers of a stack at one moment.
 #[derive(Clone, Debug)]
 pub struct States {
     pub fence: TripwireSnapshot,
@@ -75,9 +77,10 @@ pub struct States {
     pub circuit: CircuitBreakerSnapshot,
 }
 
-/// Every tool: one fence around the calls of them all, and inside of it a circuit for each.
+/// Makes the stack of the tools: one fence around the calls of all tools, and inside it one
+/// circuit for each tool.
 ///
-/// The last service of the stack is told how to reach the tool. `look` is asked with a tool's name.
+/// `look` takes the name of a tool.
 pub fn tools(
     servers: &Servers,
     timeline: &Arc<Timeline>,
@@ -85,12 +88,12 @@ pub fn tools(
 {
     let tripwire = TripwireLayer::new()
         .name("tools")
-        // The planner's turns are counted by the model's fence. Here none of its calls is one too many.
+        // The model's fence counts the planner's turns. This one does not limit them.
         .max_turns(u32::MAX)
         .identical_limit(IDENTICAL)
         .error_limit(ERRORS)
         .open_cooldown_rejects(REJECTS)
-        // A call's id says nothing of what it asks.
+        // The id is left out: it differs between identical calls.
         .digest(|call: &ToolCall| Digest::of(&(&call.tool, &call.argument)))
         .name_of(|call: &ToolCall| call.tool.as_str())
         .classify(mistakes_too)
@@ -102,12 +105,12 @@ pub fn tools(
         .classify(judge)
         .observe(timeline.watch(Layer::ToolsCircuits))
         .per_key(|call: &ToolCall| call.tool.as_str(), 100);
-    // Taken last: a setter gives a layer state of its own.
+    // Taken last, because a setter gives the layer new state.
     let (fence, circuits) = (tripwire.handle(), breaker.handle());
 
     let address = servers.addresses();
     let request = move |call: ToolCall| {
-        let server = address(&call.tool).expect("the model names only the tools there are");
+        let server = address(&call.tool).expect("the model names only tools that have a server");
         Request::get(format!("http://{server}/{}/{}", call.tool, call.argument))
             .header(server::AGENT, AGENT)
             .header(server::CALL, call.id)
@@ -131,31 +134,33 @@ pub fn tools(
     }
 }
 
-/// What a result says of the run: to it a caller's mistake is an error, too, though it says nothing of the tool.
+/// Classifies a result for the run. A caller's mistake is an error of the run, although it says
+/// nothing of the tool.
 fn mistakes_too(result: Result<&Answer, &BoxError>) -> Outcome {
     match result {
         Ok(answer) if !answer.status().is_success() => Failure::transient().into(),
-        // A refusal from further inside is neutral.
+        // A refusal by a layer inside is neutral.
         result => ErrorsAsFailures.classify(result),
     }
 }
 
 // ===== the model =====
 
-/// One turn of the planner. It is cloned for each attempt.
+/// One turn of the planner. The retries clone it for each attempt.
 #[derive(Clone, Debug, Hash)]
 pub struct ModelCall {
     pub id: String,
     pub turn: u32,
-    /// What the planner was told last.
+    /// What the planner read last.
     pub heard: String,
     /// Written by the fallback.
     pub model: String,
 }
 
-/// The model: the fence that ends the run, the fallback, and a circuit for each of the models behind it.
+/// Makes the stack of the model: the fence that ends the run, the fallback, and one circuit for
+/// each of the models behind it.
 ///
-/// `look` is asked with a model's name.
+/// `look` takes the name of a model.
 pub fn model(
     servers: &Servers,
     timeline: &Arc<Timeline>,
@@ -178,7 +183,7 @@ pub fn model(
     .recovery_timeout(FALLBACK_COOLDOWN)
     .recovery_successes_needed(2)
     .probation_limit(2)
-    // Until it has tripped, too, the planner gets its answer.
+    // The planner gets its answer also before the fallback has tripped.
     .same_turn(|call: &ModelCall| Some(call.clone()))
     .classify(refusals_too)
     .observe(timeline.watch(Layer::Fallback));
@@ -193,7 +198,8 @@ pub fn model(
 
     let address = servers.addresses();
     let request = move |call: ModelCall| {
-        let server = address(&call.model).expect("the fallback names only the models there are");
+        let server =
+            address(&call.model).expect("the fallback names only models that have a server");
         Request::post(format!("http://{server}/{}/{}", call.model, call.turn))
             .header(server::AGENT, AGENT)
             .header(server::CALL, call.id)
@@ -218,7 +224,8 @@ pub fn model(
     }
 }
 
-/// What a result says of the model that served: one that is refused by its circuit did not answer.
+/// Classifies a result for the fallback. A refusal by a model's circuit is a failure of that
+/// model.
 fn refusals_too(result: Result<&Answer, &BoxError>) -> Outcome {
     match result {
         Ok(_) => judge(result),

@@ -1,4 +1,5 @@
-//! What is printed while it happens: each call and the layers around it, and what moved the layers.
+//! The output while the run happens: each call with the states of its layers, and their
+//! transitions.
 
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,13 +33,13 @@ impl Layer {
     }
 }
 
-/// Prints what happens, and keeps what the layers told their observers.
+/// Prints what happens, and keeps the events of the layers.
 pub struct Timeline {
     zero: Instant,
     kept: Mutex<Vec<Happened>>,
 }
 
-/// What one layer told.
+/// One event of a layer.
 #[derive(Clone, Debug)]
 pub struct Happened {
     pub layer: Layer,
@@ -48,13 +49,13 @@ pub struct Happened {
 
 #[derive(Clone, Debug)]
 pub enum What {
-    /// It went from one state to another.
+    /// The layer went from one state to another.
     Moved { from: String, to: String },
-    /// It let a probe through.
+    /// The layer admitted a probe.
     Probed,
-    /// It refused a call.
+    /// The layer refused a call.
     Refused,
-    /// It went on to the next model within the turn.
+    /// The fallback went on to the next model within the turn.
     MovedOn,
     /// This model served a turn.
     Served(String),
@@ -83,9 +84,9 @@ impl Timeline {
             "fence",
             "fallback",
             "circuit",
-            "what the planner was told",
+            "what the planner read",
         ]);
-        let lines = [4, 4, 4, 15, 5, 8, 7, 25].map(|length| "-".repeat(length));
+        let lines = [4, 4, 4, 15, 5, 8, 7, 21].map(|length| "-".repeat(length));
         row(lines.each_ref().map(String::as_str));
     }
 
@@ -93,7 +94,8 @@ impl Timeline {
         println!("{}  == {title}", self.now());
     }
 
-    /// Prints one call, and the layers around it right after. In the model's rows the circuit is that of the large one.
+    /// Prints one call, and the states of its layers right after it. In a row of the model, the
+    /// circuit is that of the large model.
     pub fn call(&self, servers: &Servers, call: &Call) {
         let what = match &call.tool {
             None => "model".to_owned(),
@@ -125,7 +127,7 @@ impl Timeline {
         );
     }
 
-    /// The observer of a layer.
+    /// Makes an observer of a layer.
     pub fn watch(
         self: &Arc<Self>,
         layer: Layer,
@@ -150,7 +152,7 @@ impl Timeline {
                 let text = format!("{from} -> {to}: {reason}{}", serves.unwrap_or_default());
                 (moved(&from, &to), Some(text))
             }
-            Event::ProbeStarted { .. } => (What::Probed, Some("lets a probe through".to_owned())),
+            Event::ProbeStarted { .. } => (What::Probed, Some("admits a probe".to_owned())),
             Event::MovedOn { from, to, .. } => {
                 let text = format!("`{from}` failed, the turn goes on to `{to}`");
                 (What::MovedOn, Some(text))
@@ -166,7 +168,7 @@ impl Timeline {
                 return;
             }
             Event::Served { by, .. } => (What::Served(by.to_owned()), None),
-            // It stands in its call's row, but for what happens behind the fallback.
+            // The row of its call shows the refusal, except behind the fallback.
             Event::Refused { .. } => {
                 let text = (layer == Layer::ModelsCircuits).then(|| "refuses".to_owned());
                 (What::Refused, text)
@@ -191,7 +193,7 @@ impl Timeline {
         format!("{:6.2} s", self.zero.elapsed().as_secs_f64())
     }
 
-    /// All that was told by one layer, in its order.
+    /// Returns all events of one layer, in order.
     pub fn of(&self, layer: Layer) -> Vec<Happened> {
         let mut told = self.kept().clone();
         told.retain(|happened| happened.layer == layer);

@@ -1,4 +1,5 @@
-//! A circuit around a client that knows nothing of tower: any async function is a service, and keeps its own error type.
+//! A circuit around a client that does not use tower. Any async function becomes a service, and
+//! keeps its own error type.
 //!
 //! ```text
 //! cargo run -p tower-breaker-clients --example any_function
@@ -12,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_breaker::{CircuitBreakerLayer, Failure, IntoError, Outcome, Refusal, State};
 
-/// Somebody's client, of a protocol of its own: a line asks, a line answers.
+/// A client of a protocol of its own: one line asks, one line answers.
 #[derive(Clone, Copy)]
 struct WeatherClient {
     addr: SocketAddr,
@@ -22,7 +23,7 @@ struct WeatherClient {
 enum WeatherError {
     UnknownCity(String),
     Io(io::Error),
-    /// Added for the breaker, with its `From`.
+    /// Added for the breaker, with `From<Refusal>`.
     Refused(Refusal),
 }
 
@@ -38,7 +39,7 @@ impl WeatherClient {
     }
 }
 
-/// What a result says of the service: that it does not know a city says nothing.
+/// Classifies a result. An unknown city says nothing of the service.
 fn verdict(result: Result<&String, &WeatherError>) -> Outcome {
     match result {
         Ok(_) => Outcome::Success,
@@ -55,7 +56,7 @@ async fn main() -> Result<(), BoxError> {
     };
     let server = tokio::spawn(serve(listener));
 
-    // Which layer where: `service_fn` makes the client's method a service, and the breaker goes around it.
+    // `service_fn` makes a service of the client's method. The breaker goes around it.
     let breaker = CircuitBreakerLayer::new()
         .name("weather")
         .classify(verdict)
@@ -68,17 +69,17 @@ async fn main() -> Result<(), BoxError> {
                 client.ask(&city).await
             }));
 
-    println!("the service is well:");
+    println!("the service works:");
     assert_eq!(ask(&mut weather, "Oslo").await?, "Oslo: sunny");
 
-    println!("it does not know a city, and is well all the same:");
+    println!("an unknown city is no failure:");
     for _ in 0..4 {
         let err = ask(&mut weather, "Atlantis").await.unwrap_err();
         assert!(matches!(err, WeatherError::UnknownCity(_)));
     }
     assert_eq!(circuit.state(), State::Closed);
 
-    println!("it is gone, and the fourth call is spared:");
+    println!("the service is gone, and the fourth call is refused:");
     server.abort();
     let _ = server.await;
     for _ in 0..3 {
@@ -88,7 +89,7 @@ async fn main() -> Result<(), BoxError> {
     let refused = ask(&mut weather, "Oslo").await.unwrap_err();
     assert!(matches!(refused, WeatherError::Refused(_)));
 
-    println!("where there is no service at all, a permit by hand guards any piece of code:");
+    println!("a permit guards code that is not a service:");
     circuit.reset();
     let permit = circuit.try_acquire()?;
     let result = client.ask("Oslo").await;
@@ -98,7 +99,7 @@ async fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Asks, and shows the answer.
+/// Sends a call, and prints the answer.
 async fn ask<S>(weather: &mut S, city: &str) -> Result<String, WeatherError>
 where
     S: Service<String, Response = String, Error = WeatherError>,
@@ -111,7 +112,7 @@ where
     answer
 }
 
-/// The service that the client is for.
+/// The server of the client's protocol.
 async fn serve(listener: TcpListener) -> io::Result<()> {
     loop {
         let (mut stream, _) = listener.accept().await?;

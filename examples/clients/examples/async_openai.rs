@@ -1,10 +1,12 @@
-//! `async-openai` behind a fallback: a model whose streams break off, a backup at another provider, and the way back.
+//! A fallback around `async-openai`: streams of the model break, a backup at another provider
+//! answers, and probes win the model back.
 //!
 //! ```text
 //! cargo run -p tower-breaker-clients --example async_openai
 //! ```
 //!
-//! Two servers that speak its language stand on loopback for the providers. It exits with an error if a promise is broken.
+//! Two servers on loopback play the providers. The program exits with an error if a promise is
+//! broken.
 
 use std::time::Duration;
 
@@ -24,18 +26,20 @@ use tower_breaker_clients::faulty::{Answer, Fault, Request, Server};
 const MODEL: &str = "gpt-5";
 const BACKUP: &str = "llama";
 
-/// How long a turn may take until the head of its answer, retries included. They would wait for as long as a `Retry-After` says.
+/// How long a turn may take until the head of its answer, with its retries. Without this limit
+/// they wait as long as a `Retry-After` says.
 const TURN: Duration = Duration::from_secs(30);
 
-/// How long a provider may say nothing, before an answer and in the midst of it.
+/// How long a provider may be silent, before an answer and inside it.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// Short, so that the example is. 60 s is the default.
+/// Short, so that the example ends soon. The default is 60 s.
 const COOLDOWN: Duration = Duration::from_secs(2);
 
-// ===== which layer where =====
+// ===== the layers =====
 
-/// A client whose chats go to a backup provider while `gpt-5` is down. `async-openai`'s retries are inside: a call is one turn.
+/// Makes a client whose chats go to a backup provider while `gpt-5` is down. The retries of
+/// `async-openai` are inside, so a call is one turn.
 fn guarded(
     config: OpenAIConfig,
     http: reqwest::Client,
@@ -65,17 +69,17 @@ fn guarded(
     (client, handle)
 }
 
-/// Another provider that speaks the same language.
+/// Another provider with the same API.
 #[derive(Clone)]
 struct Provider {
-    /// Its scheme, host and port.
+    /// Scheme, host and port.
     url: reqwest::Url,
     authorization: http::HeaderValue,
     model: &'static str,
 }
 
 impl Provider {
-    /// Sends a chat here: each request is changed as it is built.
+    /// Sends a chat to this provider. It changes each request when the request is built.
     fn take(&self, chat: HttpRequestFactory) -> HttpRequestFactory {
         let provider = self.clone();
         HttpRequestFactory::new(move || {
@@ -98,14 +102,15 @@ impl Provider {
             .insert("authorization", self.authorization);
         let body = request.body().and_then(reqwest::Body::as_bytes);
         if let Some(Ok(mut chat)) = body.map(serde_json::from_slice::<Value>) {
-            // Every request that has a body is a chat here.
+            // In this example every request with a body is a chat.
             chat["model"] = self.model.into();
             *request.body_mut() = Some(chat.to_string().into());
         }
     }
 }
 
-/// The refusal in an error of the client: in the variant that holds it, which its chain of sources passes over.
+/// Returns the refusal in an error of the client. It must match the variant, because the chain of
+/// sources skips the boxed error.
 fn refusal(err: &OpenAIError) -> Option<&Refusal> {
     match err {
         OpenAIError::Boxed(err) => Refusal::find(&**err),
@@ -122,7 +127,7 @@ async fn main() -> Result<(), BoxError> {
     let config = OpenAIConfig::new()
         .with_api_base(format!("{}/v1", primary.url()))
         .with_api_key("a-key-of-the-first");
-    // Everything is on loopback here.
+    // Every server is on loopback, so no proxy may be used.
     let http = reqwest::Client::builder().no_proxy();
     let http = http.read_timeout(SILENCE).build()?;
     let elsewhere = Provider {
@@ -132,23 +137,24 @@ async fn main() -> Result<(), BoxError> {
     };
     let (client, fallback) = guarded(config, http, elsewhere);
 
-    println!("all is well:");
+    println!("the model works:");
     assert_eq!(chat(&client).await?, MODEL);
     assert_eq!(stream(&client).await?, MODEL);
 
-    println!("the streams of `{MODEL}` begin well, and break off:");
+    println!("the streams of `{MODEL}` begin, and break:");
     primary.set(Fault::CutInBody);
     for _ in 0..2 {
-        // What was shown already cannot be taken back: the caller gets the error, and the turn counts.
+        // The caller has already seen the first words. So it gets the error, and the turn has
+        // failed.
         assert!(stream(&client).await.is_err());
     }
     assert_eq!(fallback.state(), FallbackState::Fallback);
 
-    println!("so the backup answers:");
+    println!("the backup answers:");
     assert_eq!(stream(&client).await?, BACKUP);
     assert_eq!(chat(&client).await?, BACKUP);
 
-    println!("it fails, too, its retries included, and then nobody is asked any more:");
+    println!("the backup fails too, with all its retries, and the fallback refuses:");
     other.set(Fault::Status(503));
     for _ in 0..2 {
         assert!(chat(&client).await.is_err());
@@ -160,7 +166,7 @@ async fn main() -> Result<(), BoxError> {
     assert!(refused.retry_after().is_some_and(|wait| wait <= COOLDOWN));
     assert_eq!(other.seen(), 8);
 
-    println!("`{MODEL}` is back, and two streams that come to their end prove it:");
+    println!("`{MODEL}` works again, and two complete streams prove it:");
     primary.set(Fault::Clean);
     while !fallback.snapshot().due {
         let left = fallback.snapshot().time_until_probe.unwrap_or_default();
@@ -182,7 +188,7 @@ fn ask() -> CreateChatCompletionRequest {
     }
 }
 
-/// Chats, shows the answer, and tells which model gave it.
+/// Chats, prints the answer, and returns the model that gave it.
 async fn chat(client: &Client<OpenAIConfig>) -> Result<String, OpenAIError> {
     let result = client.chat().create(ask()).await;
     match &result {
@@ -195,7 +201,7 @@ async fn chat(client: &Client<OpenAIConfig>) -> Result<String, OpenAIError> {
     result.map(|answer| answer.model)
 }
 
-/// The same, a word at a time.
+/// Chats like `chat`, with a streamed answer.
 async fn stream(client: &Client<OpenAIConfig>) -> Result<String, OpenAIError> {
     let mut words = client.chat().create_stream(ask()).await?;
     let (mut text, mut model) = (String::new(), String::new());
@@ -215,7 +221,7 @@ async fn stream(client: &Client<OpenAIConfig>) -> Result<String, OpenAIError> {
     Ok(model)
 }
 
-/// The model that a server runs: it answers as the one that it is asked for.
+/// Answers as the model that the request names.
 fn answer(request: &Request) -> Answer {
     let asked: Value = serde_json::from_slice(&request.body).unwrap_or_default();
     let model = &asked["model"];

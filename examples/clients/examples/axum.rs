@@ -1,5 +1,6 @@
-//! Circuits on the server's side of `axum`, one for each tenant: whose own backend is down is refused at once, and nobody else is. What fails
-//! stays infallible, so that no `HandleErrorLayer` is needed.
+//! Circuits on the server's side of `axum`, one for each tenant. A tenant whose backend is down is
+//! refused at once, and no other is. The error type stays `Infallible`, so no `HandleErrorLayer`
+//! is needed.
 //!
 //! ```text
 //! cargo run -p tower-breaker-clients --example axum
@@ -19,13 +20,14 @@ use tower::BoxError;
 use tower_breaker::http::{EndOfBody, SoftRefusal, StatusClassifier};
 use tower_breaker::{Cancelled, CircuitBreakerLayer, State as Circuit};
 
-/// Short, so that the example is. 30 s is the default.
+/// Short, so that the example ends soon. The default is 30 s.
 const COOLDOWN: Duration = Duration::from_millis(300);
 
-/// The tenants whose backend is down. Stands for the world outside.
+/// The tenants whose backend is down.
 type Down = Arc<Mutex<HashSet<String>>>;
 
-/// Whose request it is; an authenticated one in real life, since it is who is shut out.
+/// Returns the tenant of a request. Real code takes it from the authentication: a forged header
+/// would let anyone trip the circuit of another tenant.
 fn tenant(headers: &HeaderMap) -> &str {
     let tenant = headers.get("x-tenant").and_then(|name| name.to_str().ok());
     tenant.unwrap_or("nobody")
@@ -35,8 +37,8 @@ fn tenant(headers: &HeaderMap) -> &str {
 async fn main() -> Result<(), BoxError> {
     let down = Down::default();
 
-    // Which layer where: on each route whose handlers ask the tenant's backend. Every route that gets a clone shares the circuits. A caller who
-    // leaves, or asks for the head alone, says nothing of the backend.
+    // The layer goes on each route whose handlers call the tenant's backend. Its clones share the
+    // circuits. A caller who leaves early or sends `HEAD` says nothing of the backend.
     let breaker = CircuitBreakerLayer::new()
         .recovery_duration(COOLDOWN)
         .classify(StatusClassifier::new())
@@ -68,7 +70,7 @@ async fn main() -> Result<(), BoxError> {
         Ok::<_, BoxError>((status, wait))
     };
 
-    println!("a backend is down, that of blue, and its calls fail on whatever route they come:");
+    println!("the backend of `blue` is down, and its calls fail on every route:");
     down.lock()
         .unwrap_or_else(PoisonError::into_inner)
         .insert("blue".to_owned());
@@ -76,7 +78,7 @@ async fn main() -> Result<(), BoxError> {
         assert_eq!(call("blue", path).await?.0, StatusCode::BAD_GATEWAY);
     }
 
-    println!("now it is left alone, on every route:");
+    println!("its circuit refuses, on every route:");
     assert_eq!(circuits.state("blue"), Circuit::Open);
     for path in ["/search", "/answer"] {
         let (status, wait) = call("blue", path).await?;
@@ -84,11 +86,11 @@ async fn main() -> Result<(), BoxError> {
         assert_eq!(wait.unwrap(), "1");
     }
 
-    println!("everybody else is served, and so is what needs no backend:");
+    println!("other tenants are served, and so are routes without a backend:");
     assert_eq!(call("green", "/answer").await?.0, StatusCode::OK);
     assert_eq!(call("blue", "/health").await?.0, StatusCode::OK);
 
-    println!("it is back, and after the cooldown one call finds out:");
+    println!("the backend works again, and after the cooldown one call is the probe:");
     down.lock()
         .unwrap_or_else(PoisonError::into_inner)
         .remove("blue");
@@ -103,7 +105,7 @@ async fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Asks the tenant's own backend.
+/// Answers from the tenant's own backend.
 async fn ask(State(down): State<Down>, headers: HeaderMap) -> Result<String, StatusCode> {
     let tenant = tenant(&headers);
     let down = down.lock().unwrap_or_else(PoisonError::into_inner);

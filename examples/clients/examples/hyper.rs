@@ -1,4 +1,5 @@
-//! A circuit around the client of `hyper-util`: a stream that dies after its `200 OK` counts, as an answer that never began does.
+//! A circuit around the client of `hyper-util`. A stream that breaks after its `200 OK` counts as
+//! a failure, as an answer that never began does.
 //!
 //! ```text
 //! cargo run -p tower-breaker-clients --example hyper
@@ -19,10 +20,10 @@ use tower_breaker::{CircuitBreakerHandle, CircuitBreakerLayer, Refusal, State};
 use tower_breaker_clients::faulty::{Answer, Fault, Server};
 use tower_http::timeout::ResponseBodyTimeoutLayer;
 
-/// Short, so that the example is. 30 s is the default.
+/// Short, so that the example ends soon. The default is 30 s.
 const COOLDOWN: Duration = Duration::from_millis(300);
 
-/// Short, so that the example is.
+/// Short, so that the example ends soon.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 #[tokio::main(flavor = "current_thread")]
@@ -30,7 +31,8 @@ async fn main() -> Result<(), BoxError> {
     let mut server =
         Server::start(|_| Answer::of("text/plain", &["one ", "two ", "three"])).await?;
 
-    // Which layer where: the breaker outside, and inside it what turns a silence into an error, for the head and for each frame of the body.
+    // Order: the breaker outside, the timeouts inside. They turn silence into an error, one for
+    // the head and one for each frame of the body.
     let breaker = CircuitBreakerLayer::new()
         .name("search")
         .recovery_duration(COOLDOWN)
@@ -43,10 +45,10 @@ async fn main() -> Result<(), BoxError> {
         .layer(ResponseBodyTimeoutLayer::new(PATIENCE))
         .service(Client::builder(TokioExecutor::new()).build_http());
 
-    println!("the server is well:");
+    println!("the server works:");
     assert_eq!(ask(&mut search, &server).await?, "200: one two three");
 
-    println!("it stops in the middle of an answer, then it hangs there, then it is gone:");
+    println!("it cuts an answer, then it hangs in an answer, then it is killed:");
     server.set(Fault::CutInBody);
     ask(&mut search, &server).await.unwrap_err();
     server.set(Fault::HeadThenHang);
@@ -54,26 +56,26 @@ async fn main() -> Result<(), BoxError> {
     server.kill().await;
     ask(&mut search, &server).await.unwrap_err();
 
-    println!("those were three in a row, and now nobody waits:");
+    println!("after three failures in a row the circuit refuses at once:");
     assert_eq!(circuit.state(), State::Open);
     let refused = ask(&mut search, &server).await.unwrap_err();
     assert!(Refusal::find(&*refused).is_some());
 
-    println!("it is back, and after the cooldown one call finds out:");
+    println!("the server runs again, and after the cooldown one call is the probe:");
     server.set(Fault::Clean);
     server.restart().await?;
     due(&circuit).await?;
     assert_eq!(ask(&mut search, &server).await?, "200: one two three");
     assert_eq!(circuit.state(), State::Closed);
 
-    println!("what is the caller's own mistake does not count:");
+    println!("the caller's own mistakes do not count:");
     server.set(Fault::Status(404));
     for _ in 0..4 {
         ask(&mut search, &server).await?;
     }
     assert_eq!(circuit.state(), State::Closed);
 
-    println!("and a server that asks for a minute gets it:");
+    println!("a server that asks for a minute gets it:");
     server.set(Fault::Throttled(60));
     for _ in 0..3 {
         ask(&mut search, &server).await?;
@@ -84,7 +86,7 @@ async fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Asks, reads the answer to its end, and shows it.
+/// Sends a request, reads the answer to its end, and prints it.
 async fn ask<S, B>(search: &mut S, server: &Server) -> Result<String, BoxError>
 where
     S: Service<Request<Empty<Bytes>>, Response = Response<B>, Error = BoxError>,
@@ -105,7 +107,7 @@ where
     answer
 }
 
-/// Waits until the next call would be the probe. Asking changes nothing.
+/// Waits until the next call would be the probe. Asking the oracle changes nothing.
 async fn due(circuit: &CircuitBreakerHandle) -> Result<(), BoxError> {
     let due = async {
         while !circuit.would_allow() {

@@ -1,5 +1,6 @@
-//! An agent's tools behind an MCP server: a circuit for each tool, a fence around the run, and refusals that the model can read. The server has a
-//! fence of its own around its HTTP handler, one for each tenant.
+//! The layers around the tools of an MCP server: a circuit for each tool, a fence around the run,
+//! and refusals that the model can read. The server has its own fences around its HTTP handler,
+//! one for each tenant.
 //!
 //! ```text
 //! cargo run -p tower-breaker-clients --example mcp
@@ -28,14 +29,14 @@ use tower_breaker::{
 };
 use tower_breaker_clients::mcp_server::{Answers, Fault, McpServer};
 
-/// Short, so that the example is. 30 s is the default.
+/// Short, so that the example ends soon. The default is 30 s.
 const COOLDOWN: Duration = Duration::from_millis(500);
 
 const TENANT: HeaderName = HeaderName::from_static("x-tenant");
 
 type Tools = BoxService<CallToolRequestParams, CallToolResult, BoxError>;
 
-/// Which layer where, in the client: around the calls of a running client's peer.
+/// Puts the layers of the client around the calls of its peer.
 fn around_tools(
     server: Peer<RoleClient>,
 ) -> (Tools, TripwireHandle<()>, KeyedCircuitBreakerHandle<String>) {
@@ -62,7 +63,8 @@ fn around_tools(
     (tools.boxed(), run, circuits)
 }
 
-/// Outermost: whichever layer refused, the model reads why, as it reads a tool's own errors.
+/// Turns the refusal of any layer into a result that the model reads, like a tool's own error. It
+/// goes outermost.
 fn readable(answer: Result<CallToolResult, BoxError>) -> Result<CallToolResult, BoxError> {
     answer.or_else(|err| match Refusal::find(&*err) {
         Some(refusal) => Ok(CallToolResult::error(vec![ContentBlock::text(
@@ -72,7 +74,7 @@ fn readable(answer: Result<CallToolResult, BoxError>) -> Result<CallToolResult, 
     })
 }
 
-/// For the run: a tool that says that it failed is an error, though MCP calls it a success.
+/// Classifies for the run. A result with `is_error` is an error, although MCP calls it a success.
 fn of_the_run(answer: Result<&CallToolResult, &BoxError>) -> Outcome {
     match answer {
         Ok(answer) if answer.is_error == Some(true) => Failure::transient().into(),
@@ -80,7 +82,8 @@ fn of_the_run(answer: Result<&CallToolResult, &BoxError>) -> Outcome {
     }
 }
 
-/// For a tool: that a model called it with arguments that it does not take says nothing of it, and its server may ask to be left alone.
+/// Classifies for the circuit of a tool. Wrong arguments of the model are neutral. A `Retry-After`
+/// of the server is kept.
 fn of_the_tool(answer: Result<&CallToolResult, &BoxError>) -> Outcome {
     match answer.err().and_then(|err| err.downcast_ref()) {
         Some(ServiceError::McpError(err)) if err.code == ErrorCode::INVALID_PARAMS => {
@@ -94,7 +97,7 @@ fn of_the_tool(answer: Result<&CallToolResult, &BoxError>) -> Outcome {
     }
 }
 
-/// What rmcp keeps of a response that is no answer: its status, and the text of its `Retry-After`.
+/// Classifies what rmcp keeps of a failed response: its status, and the text of its `Retry-After`.
 fn of_the_head(head: &HttpStatusError) -> Outcome {
     let status = StatusCode::from_u16(head.status).unwrap_or(StatusCode::BAD_GATEWAY);
     let hint = head.retry_after.as_ref().and_then(|text| text.parse().ok());
@@ -104,7 +107,8 @@ fn of_the_head(head: &HttpStatusError) -> Outcome {
     StatusClassifier::new().of_head(status, &headers.collect())
 }
 
-/// Which layer where, in the server: around the route of rmcp's `StreamableHttpService`. Each HTTP request is a turn of its tenant's.
+/// Puts the layer of the server around the route of rmcp's `StreamableHttpService`. Each HTTP
+/// request is a turn of its tenant.
 fn around_server() -> impl Fn(Router) -> Router {
     let fence = TripwireLayer::new()
         .max_turns(40)
@@ -130,39 +134,39 @@ async fn main() -> Result<ExitCode, BoxError> {
     let client = connect(&server, "us").await?;
     let (mut tools, run, circuits) = around_tools(client.peer().clone());
 
-    println!("all is well:");
+    println!("the server works:");
     let answer = ask(&mut tools, "weather", "Oslo").await;
     promise(answer == "weather of the station", "the tool answers");
 
-    println!("the weather's database is gone, and the tool says so inside of successes:");
+    println!("the database of `weather` is gone, and the tool reports it inside a success:");
     server.set("weather", Fault::ToolError);
     for city in ["Bergen", "Bodø"] {
         ask(&mut tools, "weather", city).await;
     }
     promise(
         circuits.state("weather") == State::Open,
-        "its circuit is open",
+        "the circuit of `weather` is open",
     );
     let (seen, errors) = (server.seen("weather"), run.snapshot().errors);
     for city in ["Narvik", "Tromsø", "Vadsø"] {
         ask(&mut tools, "weather", city).await;
     }
-    promise(server.seen("weather") == seen, "it is left alone");
+    promise(server.seen("weather") == seen, "no further call reaches it");
     let same = run.snapshot().errors == errors && run.state() == State::Closed;
-    promise(same, "what the circuit refuses is no error of the run");
+    promise(same, "refusals by the circuit are no errors of the run");
 
-    println!("the other tools have circuits of their own:");
+    println!("another tool has its own circuit:");
     let answer = ask(&mut tools, "tides", "Oslo").await;
-    promise(answer == "tides of the station", "the tides answer");
+    promise(answer == "tides of the station", "`tides` answers");
 
-    println!("the whole server dies, and comes back:");
+    println!("the whole server is killed and restarted:");
     server.kill().await;
     for city in ["Bergen", "Bodø"] {
         ask(&mut tools, "tides", city).await;
     }
     promise(
         circuits.state("tides") == State::Open,
-        "the tides' circuit is open",
+        "the circuit of `tides` is open",
     );
     server.restart().await?;
     server.set("weather", Fault::Clean);
@@ -174,16 +178,19 @@ async fn main() -> Result<ExitCode, BoxError> {
         ask(&mut tools, tool, "Narvik").await;
         promise(
             circuits.state(tool) == State::Closed,
-            "one probe closes a circuit",
+            "one probe closes the circuit",
         );
     }
 
-    println!("the model goes in circles:");
+    println!("the model repeats one call:");
     let mut last = String::new();
     for _ in 0..3 {
         last = ask(&mut tools, "tides", "Tromsø").await;
     }
-    promise(last.contains("3 times in a row"), "it is told to stop");
+    promise(
+        last.contains("3 times in a row"),
+        "the refusal tells it to stop",
+    );
 
     println!("another tenant of the server spends all its turns:");
     let other = connect(&server, "others").await?;
@@ -193,10 +200,10 @@ async fn main() -> Result<ExitCode, BoxError> {
             refused = err.to_string();
         }
     }
-    promise(refused.ends_with("HTTP 429"), "it is refused");
+    promise(refused.ends_with("HTTP 429"), "that tenant is refused");
     run.reset();
     let answer = ask(&mut tools, "tides", "Tromsø").await;
-    promise(answer == "tides of the station", "we are not");
+    promise(answer == "tides of the station", "our tenant is not");
 
     Ok(if kept {
         ExitCode::SUCCESS
@@ -212,7 +219,7 @@ async fn connect(
     let tenant = (TENANT, HeaderValue::from_static(tenant));
     let config =
         StreamableHttpClientTransportConfig::with_uri(server.url()).custom_headers([tenant].into());
-    // Everything is on loopback here.
+    // Every server is on loopback, so no proxy may be used.
     let http = reqwest::Client::builder().no_proxy().build()?;
     let transport = StreamableHttpClientTransport::with_client(http, config);
     Ok(().serve(transport).await?)

@@ -1,4 +1,5 @@
-//! A circuit around the client of `reqwest`: callers keep reqwest's own requests and responses, and a stream that dies in the middle counts.
+//! A circuit around the client of `reqwest`. Callers keep reqwest's own requests and responses. A
+//! stream that breaks counts as a failure.
 //!
 //! ```text
 //! cargo run -p tower-breaker-clients --example reqwest
@@ -13,13 +14,14 @@ use tower_breaker::http::{EndOfBody, StatusClassifier};
 use tower_breaker::{CircuitBreakerHandle, CircuitBreakerLayer, Refusal, State};
 use tower_breaker_clients::faulty::{Answer, Fault, Server};
 
-/// Short, so that the example is. 30 s is the default.
+/// Short, so that the example ends soon. The default is 30 s.
 const COOLDOWN: Duration = Duration::from_millis(300);
 
-/// Short, so that the example is.
+/// Short, so that the example ends soon.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// What a layer that judges at the end of a body takes. The conversion alone would leave the URL behind.
+/// Converts a response for a layer that judges at the end of a body. `http::Response::from` alone
+/// would drop the URL.
 fn to_http(response: Response) -> http::Response<Body> {
     let url = http::Response::builder().url(response.url().clone());
     let mut response = http::Response::from(response);
@@ -36,10 +38,11 @@ async fn main() -> Result<(), BoxError> {
     let mut server =
         Server::start(|_| Answer::of("text/plain", &["one ", "two ", "three"])).await?;
 
-    // Everything is on loopback here.
+    // Every server is on loopback, so no proxy may be used.
     let client = reqwest::Client::builder().no_proxy();
 
-    // Which layer where: the breaker outside, and the client's own timeout inside, which is for the head and for each frame of the body.
+    // Order: the breaker outside, the client's own timeout inside. It holds for the head and for
+    // each frame of the body.
     let client = client.read_timeout(PATIENCE).build()?;
     let breaker = CircuitBreakerLayer::new()
         .name("search")
@@ -53,10 +56,10 @@ async fn main() -> Result<(), BoxError> {
         .map_response(to_http)
         .service(client);
 
-    println!("the server is well:");
+    println!("the server works:");
     assert_eq!(ask(&mut search, &server).await?, "200: one two three");
 
-    println!("it stops in the middle of an answer, then it hangs there, then it is gone:");
+    println!("it cuts an answer, then it hangs in an answer, then it is killed:");
     server.set(Fault::CutInBody);
     ask(&mut search, &server).await.unwrap_err();
     server.set(Fault::HeadThenHang);
@@ -64,19 +67,19 @@ async fn main() -> Result<(), BoxError> {
     server.kill().await;
     ask(&mut search, &server).await.unwrap_err();
 
-    println!("those were three in a row, and now nobody waits:");
+    println!("after three failures in a row the circuit refuses at once:");
     assert_eq!(circuit.state(), State::Open);
     let refused = ask(&mut search, &server).await.unwrap_err();
     assert!(Refusal::find(&*refused).is_some());
 
-    println!("it is back, and after the cooldown one call finds out:");
+    println!("the server runs again, and after the cooldown one call is the probe:");
     server.set(Fault::Clean);
     server.restart().await?;
     due(&circuit).await?;
     assert_eq!(ask(&mut search, &server).await?, "200: one two three");
     assert_eq!(circuit.state(), State::Closed);
 
-    println!("a response still knows where it came from:");
+    println!("a response still knows its URL:");
     server.set(Fault::Status(404));
     let request = Request::new(Method::GET, format!("{}/page", server.url()).parse()?);
     let response = search.ready().await?.call(request).await?;
@@ -86,7 +89,7 @@ async fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Asks, reads the answer to its end, and shows it.
+/// Sends a request, reads the answer to its end, and prints it.
 async fn ask<S>(search: &mut S, server: &Server) -> Result<String, BoxError>
 where
     S: Service<Request, Response = Response, Error = BoxError>,
@@ -105,7 +108,7 @@ where
     answer
 }
 
-/// Waits until the next call would be the probe. Asking changes nothing.
+/// Waits until the next call would be the probe. Asking the oracle changes nothing.
 async fn due(circuit: &CircuitBreakerHandle) -> Result<(), BoxError> {
     let due = async {
         while !circuit.would_allow() {

@@ -1,4 +1,5 @@
-//! A tonic client behind a circuit breaker: a call that fails at the end of its stream counts, and one that is refused reads as `UNAVAILABLE`.
+//! A circuit around a tonic client. A call that fails at the end of its stream counts as a
+//! failure. A refused call reads as `UNAVAILABLE`.
 //!
 //! ```text
 //! cargo run -p tower-breaker-clients --example tonic
@@ -16,7 +17,7 @@ use tower_breaker_clients::proxy::Proxy;
 use tower_breaker_clients::search::search_client::SearchClient;
 use tower_breaker_clients::search::{Answer, Query};
 
-/// Short, so that the example is. 30 s is the default.
+/// Short, so that the example ends soon. The default is 30 s.
 const COOLDOWN: Duration = Duration::from_millis(300);
 
 #[tokio::main]
@@ -25,7 +26,7 @@ async fn main() -> Result<(), BoxError> {
     let mut network = Proxy::start(server.addr()).await?;
     let url = network.url();
 
-    // Which layer where: the interceptor, the breaker, a timeout, the channel.
+    // Order, from outside to inside: the interceptor, the breaker, a timeout, the channel.
     let breaker = CircuitBreakerLayer::new()
         .name("search")
         .recovery_duration(COOLDOWN)
@@ -42,12 +43,12 @@ async fn main() -> Result<(), BoxError> {
         .service(channel);
     let mut search = SearchClient::with_interceptor(service, authorize);
 
-    println!("all is well:");
+    println!("the server works:");
     let answer = search.find(query()).await?.into_inner();
     println!("  {}", answer.text);
     assert_eq!(read(search.follow(query()).await).await?, 3);
 
-    println!("streams that begin well, and fail at their end:");
+    println!("streams begin, and fail at their end:");
     server
         .script()
         .set(Fault::FailAtEnd(Status::internal("out of memory")));
@@ -57,26 +58,26 @@ async fn main() -> Result<(), BoxError> {
         assert_eq!(circuit.state() == State::Open, failures == 3);
     }
 
-    println!("the circuit is open, and nothing is called:");
+    println!("the circuit is open, and no call reaches the server:");
     let called = server.script().seen();
     let refused = read(search.follow(query()).await).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
     assert_eq!(server.script().seen(), called);
 
-    println!("the server is well again, and the next call is the probe:");
+    println!("the server works again, and the next call is the probe:");
     server.script().set(Fault::Clean);
     wait_until_due(&circuit).await;
     assert_eq!(read(search.follow(query()).await).await?, 3);
     assert_eq!(circuit.state(), State::Closed);
 
-    println!("the server is gone:");
+    println!("the network to the server is down:");
     network.kill().await;
     for failures in 1..=3 {
         assert!(read(search.follow(query()).await).await.is_err());
         assert_eq!(circuit.state() == State::Open, failures == 3);
     }
 
-    println!("and back:");
+    println!("the network works again:");
     network.restart().await?;
     wait_until_due(&circuit).await;
     assert_eq!(read(search.follow(query()).await).await?, 3);
@@ -84,7 +85,8 @@ async fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// An interceptor goes outside: what it turns away was never called, and counts for nothing.
+/// Adds a token. An interceptor goes outside, so the layers do not count the calls that it
+/// rejects.
 fn authorize(mut req: Request<()>) -> Result<Request<()>, Status> {
     let token = "Bearer of-good-news".parse();
     let token = token.map_err(|_| Status::unauthenticated("no token"))?;
@@ -98,7 +100,8 @@ fn query() -> Query {
     }
 }
 
-/// Reads a stream to its end, where the verdict is given, and counts the messages. A stream that is dropped before is a cancelled call.
+/// Reads a stream to its end and counts the messages. The verdict comes at the end. A stream that
+/// is dropped earlier is a cancelled call.
 async fn read(answers: Result<Response<Streaming<Answer>>, Status>) -> Result<usize, Status> {
     let read = async {
         let mut answers = answers?.into_inner();

@@ -1,4 +1,5 @@
-//! An HTTP/1 server that answers well, or fails in a way that the test chooses, at any time.
+//! An HTTP/1 server that answers, or fails in a way that a test chooses. The test can change it at
+//! any time.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,26 +12,26 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// How a server answers from now on. That it refuses connections is [`Server::kill`].
+/// How a server answers from now on. To refuse connections, use [`Server::kill`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The whole answer, at once.
+    /// Sends the whole answer at once.
     Clean,
-    /// The request is read, and nothing is ever answered.
+    /// Reads the request and never answers.
     HangBeforeHead,
-    /// The head, the first chunk, and nothing more.
+    /// Sends the head and the first chunk, and then hangs.
     HeadThenHang,
-    /// The head, the first chunk, and then the connection is cut.
+    /// Sends the head and the first chunk, and then cuts the connection.
     CutInBody,
-    /// `429` with `Retry-After`, in seconds.
+    /// Answers `429` with this `Retry-After`, in seconds.
     Throttled(u64),
-    /// This status, with a short JSON body.
+    /// Answers this status with a short JSON body.
     Status(u16),
-    /// The whole answer, a chunk at a time with so much time in between.
+    /// Sends the whole answer in chunks, with this pause between them.
     Drip(Duration),
 }
 
-/// What a well server answers to a request: its content type, and the chunks of its body.
+/// The answer of a server without a fault: its content type, and the chunks of its body.
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub content_type: &'static str,
@@ -49,17 +50,17 @@ impl Answer {
     }
 }
 
-/// A request as the server saw it.
+/// A request, as the server saw it.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Its first line and its headers.
+    /// The first line and the headers.
     pub head: String,
     pub body: Vec<u8>,
 }
 
 type Respond = dyn Fn(&Request) -> Answer + Send + Sync;
 
-/// A server on a port of its own, which it keeps when it is killed and started again.
+/// A server on its own port. It keeps the port when it is killed and restarted.
 pub struct Server {
     addr: SocketAddr,
     state: Arc<State>,
@@ -70,7 +71,7 @@ struct State {
     fault: Mutex<Fault>,
     respond: Box<Respond>,
     seen: AtomicUsize,
-    /// The connections, which a kill ends with the rest.
+    /// The connections. [`kill`](Self::kill) ends them too.
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -79,11 +80,11 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Server {
-    /// Starts a server that answers well.
+    /// Starts a server without a fault.
     ///
     /// # Errors
     ///
-    /// If no port of the loopback interface can be had.
+    /// If no port of the loopback interface is free.
     pub async fn start(
         respond: impl Fn(&Request) -> Answer + Send + Sync + 'static,
     ) -> io::Result<Self> {
@@ -118,22 +119,22 @@ impl Server {
         self.addr
     }
 
-    /// `http://127.0.0.1:…`, without a path.
+    /// Returns the URL, `http://127.0.0.1:…`, without a path.
     pub fn url(&self) -> String {
         format!("http://{}", self.addr)
     }
 
-    /// How it answers the requests that come from now on.
+    /// Sets how the server answers from now on.
     pub fn set(&self, fault: Fault) {
         *locked(&self.state.fault) = fault;
     }
 
-    /// How many requests it has read.
+    /// Returns how many requests the server has read.
     pub fn seen(&self) -> usize {
         self.state.seen.load(Ordering::SeqCst)
     }
 
-    /// Closes the port and cuts every connection: from now on connections are refused.
+    /// Closes the port and cuts every connection. From now on connections are refused.
     pub async fn kill(&mut self) {
         let running = self.running.take();
         let connections = std::mem::take(&mut *locked(&self.state.tasks));
@@ -141,7 +142,7 @@ impl Server {
             task.abort();
             let _ = task.await;
         }
-        // One that was accepted while the others were being ended.
+        // A connection may have been accepted while the others ended.
         for task in std::mem::take(&mut *locked(&self.state.tasks)) {
             task.abort();
         }
@@ -151,7 +152,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// If somebody else has taken it in the meantime.
+    /// If another program has taken the port in the meantime.
     pub async fn restart(&mut self) -> io::Result<()> {
         self.kill().await;
         let listener = TcpListener::bind(self.addr).await?;
@@ -169,7 +170,7 @@ impl Drop for Server {
     }
 }
 
-/// Serves one connection until the other side, or a fault, ends it.
+/// Serves one connection until the other side or a fault ends it.
 async fn serve(state: Arc<State>, mut stream: TcpStream) {
     let mut read = Vec::new();
     while let Ok(Some(request)) = next_request(&mut stream, &mut read).await {
@@ -182,7 +183,8 @@ async fn serve(state: Arc<State>, mut stream: TcpStream) {
     }
 }
 
-/// Reads a request with a `Content-Length`, or without a body; `None` at the end of the connection.
+/// Reads a request with a `Content-Length` or without a body. Returns `None` at the end of the
+/// connection.
 async fn next_request(stream: &mut TcpStream, read: &mut Vec<u8>) -> io::Result<Option<Request>> {
     loop {
         if let Some(end) = read.windows(4).position(|four| four == b"\r\n\r\n") {
@@ -208,7 +210,7 @@ async fn next_request(stream: &mut TcpStream, read: &mut Vec<u8>) -> io::Result<
     }
 }
 
-/// Answers, and says whether the connection goes on.
+/// Answers, and returns whether the connection goes on.
 async fn respond(stream: &mut TcpStream, fault: &Fault, answer: &Answer) -> io::Result<bool> {
     match *fault {
         Fault::Clean => {
@@ -267,7 +269,7 @@ async fn write_chunk(stream: &mut TcpStream, chunk: &[u8]) -> io::Result<()> {
     stream.flush().await
 }
 
-/// In the form that `OpenAI`'s clients read, which does others no harm.
+/// Answers an error in the form that the clients of `OpenAI` read. Other clients ignore the form.
 async fn refuse(stream: &mut TcpStream, status: u16, headers: &str) -> io::Result<bool> {
     let body = format!(
         r#"{{"error":{{"message":"status {status}","type":"server_error","param":null,"code":null}}}}"#
@@ -281,7 +283,7 @@ async fn refuse(stream: &mut TcpStream, status: u16, headers: &str) -> io::Resul
     Ok(true)
 }
 
-/// Says nothing until the other side gives up.
+/// Stays silent until the other side gives up.
 async fn wait_for_its_end(stream: &mut TcpStream) -> io::Result<bool> {
     let mut buffer = [0; 64];
     while stream.read(&mut buffer).await? > 0 {}

@@ -1,5 +1,5 @@
-//! A gRPC server that answers well, or fails in a way that is chosen at any time. For what happens to connections, put a
-//! [`Proxy`](crate::proxy::Proxy) before it.
+//! A gRPC server that answers, or fails in a way that a test chooses. The test can change it at
+//! any time. To break connections, put a [`Proxy`](crate::proxy::Proxy) in front of it.
 
 use std::error::Error;
 use std::future;
@@ -27,21 +27,21 @@ use crate::search::{Answer, Query};
 /// How a server answers from now on.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// The whole answer, at once.
+    /// Sends the whole answer at once.
     Clean,
-    /// The request is read, and nothing is ever answered.
+    /// Reads the request and never answers.
     HangBeforeHead,
-    /// The head, the first message, and nothing more.
+    /// Sends the head and the first message, and then hangs.
     HeadThenHang,
-    /// This status, in the headers: there is no body.
+    /// Answers this status in the headers, without a body.
     Refuse(Status),
-    /// Two messages, and this status in the trailers.
+    /// Sends two messages, and this status in the trailers.
     FailAtEnd(Status),
-    /// The whole answer, a message at a time with so much time before each.
+    /// Sends the whole answer, with this pause before each message.
     Drip(Duration),
 }
 
-/// What a server does. Clones share it.
+/// What a server does. Clones share the state.
 #[derive(Clone, Debug)]
 pub struct Script {
     fault: Arc<Mutex<Fault>>,
@@ -58,7 +58,7 @@ impl Default for Script {
 }
 
 impl Script {
-    /// How calls that come from now on are answered.
+    /// Sets how the server answers from now on.
     pub fn set(&self, fault: Fault) {
         *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = fault;
     }
@@ -70,16 +70,16 @@ impl Script {
             .clone()
     }
 
-    /// How many calls have come.
+    /// Returns how many calls have arrived.
     pub fn seen(&self) -> usize {
         self.seen.load(Ordering::SeqCst)
     }
 
-    /// Serves the connections that come in.
+    /// Serves the incoming connections.
     ///
     /// # Errors
     ///
-    /// Those of the transport.
+    /// Returns the errors of the transport.
     pub async fn serve<T, E>(
         self,
         incoming: impl Stream<Item = Result<T, E>>,
@@ -98,7 +98,7 @@ impl Script {
             .await
     }
 
-    /// A unary call is a stream of one message, on the wire. So one that is to fail after its head is answered as a stream.
+    /// Answers a unary call as a stream, which it is on the wire. So it can fail after its head.
     fn route(&self, mut req: http::Request<Body>) -> http::Request<Body> {
         if let Fault::HeadThenHang | Fault::FailAtEnd(_) | Fault::Drip(_) = self.fault() {
             let mut parts = req.uri().clone().into_parts();
@@ -111,7 +111,7 @@ impl Script {
     }
 }
 
-/// What a well server finds.
+/// Returns what a server without a fault finds.
 fn answers(query: &Query) -> impl Iterator<Item = Result<Answer, Status>> + Send + 'static {
     let text = query.text.clone();
     (1..=3).map(move |n| {
@@ -154,7 +154,7 @@ impl Search for Script {
     }
 }
 
-/// A server on a port of its own.
+/// A server on its own port.
 pub struct Server {
     addr: SocketAddr,
     script: Script,
@@ -162,11 +162,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server that answers well.
+    /// Starts a server without a fault.
     ///
     /// # Errors
     ///
-    /// If no port of the loopback interface can be had.
+    /// If no port of the loopback interface is free.
     pub async fn start() -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let addr = listener.local_addr()?;

@@ -1,4 +1,5 @@
-//! A real MCP server over streamable HTTP, whose tools fail as the test chooses, each by itself, and which can be killed.
+//! A real MCP server over streamable HTTP. A test chooses how each tool fails, and can kill the
+//! server.
 
 use std::collections::HashMap;
 use std::io;
@@ -26,39 +27,40 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
-/// How a tool answers from now on. That the server refuses connections is [`McpServer::kill`].
+/// How a tool answers from now on. To refuse connections, use [`McpServer::kill`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The whole answer, at once.
+    /// Sends the whole answer at once.
     Clean,
-    /// The request is read, and nothing is ever answered.
+    /// Reads the request and never answers.
     HangBeforeHead,
-    /// The head, half of the answer, and nothing more.
+    /// Sends the head and half of the answer, and then hangs.
     HeadThenHang,
-    /// The head, half of the answer, and then the connection is cut.
+    /// Sends the head and half of the answer, and then cuts the connection.
     CutInBody,
-    /// `429` with `Retry-After`, in seconds.
+    /// Answers `429` with this `Retry-After`, in seconds.
     Throttled(u64),
-    /// This status.
+    /// Answers this status.
     Status(u16),
-    /// The whole answer, a quarter at a time with so much time in between.
+    /// Sends the whole answer in quarters, with this pause between them.
     Drip(Duration),
-    /// A success, as MCP sees it, in which the tool says that it failed.
+    /// Answers a success of MCP in which the tool reports an error.
     ToolError,
-    /// A JSON-RPC error: the server failed.
+    /// Answers a JSON-RPC error: the server failed.
     InternalError,
-    /// A JSON-RPC error: the caller sent what the tool does not take.
+    /// Answers a JSON-RPC error: the caller sent wrong arguments.
     InvalidParams,
 }
 
-/// How the server answers a call that is well.
+/// The form of an answer without a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answers {
-    /// As one JSON body, without sessions.
+    /// One JSON body, without sessions.
     Json,
-    /// As server-sent events, in a session. What was lost with a connection is lost.
+    /// Server-sent events in a session. A cut connection loses its events.
     Events,
-    /// As server-sent events that can be resumed, in a session: rmcp's default, but that clients come back after so much time.
+    /// Server-sent events in a session, which a client can resume after this time. Except for the
+    /// time, this is rmcp's default.
     Resumable(Duration),
 }
 
@@ -79,7 +81,7 @@ impl Answers {
         sessions
     }
 
-    /// Without it, events have no id to come back to.
+    /// Returns after which time a client resumes. Without it, events have no id to resume from.
     fn retry(self) -> Option<Duration> {
         match self {
             Answers::Json | Answers::Events => None,
@@ -88,17 +90,17 @@ impl Answers {
     }
 }
 
-/// A server on a port of its own, which it keeps when it is killed and started again.
+/// A server on its own port. It keeps the port when it is killed and restarted.
 pub struct McpServer {
     addr: SocketAddr,
     tools: Tools,
     answers: Answers,
     around: Box<dyn Fn(Router) -> Router + Send>,
-    /// Its own threads and tasks, its sessions among them: what dies with a process.
+    /// The threads and tasks of the server, with its sessions. A process would lose the same.
     running: Option<Runtime>,
 }
 
-/// Has every tool that it is asked for: each answers with its own name and the server's.
+/// A handler that has every tool. A tool answers with its own name and the name of the server.
 #[derive(Clone)]
 struct Tools {
     server: &'static str,
@@ -147,20 +149,20 @@ impl ServerHandler for Tools {
 }
 
 impl McpServer {
-    /// Starts a server that answers well.
+    /// Starts a server without a fault.
     ///
     /// # Errors
     ///
-    /// If no port of the loopback interface can be had.
+    /// If no port of the loopback interface is free.
     pub async fn start(server: &'static str, answers: Answers) -> io::Result<Self> {
         Self::start_behind(server, answers, |app| app).await
     }
 
-    /// The same behind what `around` puts around its routes.
+    /// Starts a server whose routes are wrapped by `around`.
     ///
     /// # Errors
     ///
-    /// If no port of the loopback interface can be had.
+    /// If no port of the loopback interface is free.
     pub async fn start_behind(
         server: &'static str,
         answers: Answers,
@@ -180,26 +182,26 @@ impl McpServer {
         Ok(server)
     }
 
-    /// Where clients find it.
+    /// Returns the URL for clients.
     pub fn url(&self) -> String {
         format!("http://{}/mcp", self.addr)
     }
 
-    /// How a tool answers the calls that come from now on.
+    /// Sets how a tool answers from now on.
     pub fn set(&self, tool: &str, fault: Fault) {
         self.tools.log().faults.insert(tool.into(), fault);
     }
 
-    /// How many calls of a tool have reached it.
+    /// Returns how many calls have reached a tool.
     pub fn seen(&self, tool: &str) -> usize {
         self.tools.log().seen.get(tool).copied().unwrap_or(0)
     }
 
-    /// Ends everything that it is: from now on connections are refused, and its sessions are forgotten.
+    /// Ends the whole server. From now on connections are refused, and the sessions are lost.
     pub async fn kill(&mut self) {
         if let Some(runtime) = self.running.take() {
             let end = move || runtime.shutdown_timeout(Duration::from_secs(5));
-            // The runtime of a caller must not wait for another.
+            // A runtime must not block on the end of another one.
             let _ = tokio::task::spawn_blocking(end).await;
         }
     }
@@ -208,7 +210,7 @@ impl McpServer {
     ///
     /// # Errors
     ///
-    /// If somebody else has taken it in the meantime.
+    /// If another program has taken the port in the meantime.
     pub async fn restart(&mut self) -> io::Result<()> {
         self.kill().await;
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -229,7 +231,7 @@ impl McpServer {
             .route_service("/mcp", mcp)
             .layer(from_fn_with_state(tools, fail));
         let app = (self.around)(app);
-        // The socket belongs to that runtime, and goes with it.
+        // The socket belongs to that runtime, and closes with it.
         let addr = self.addr;
         let bound = runtime.spawn(async move {
             let listener = TcpListener::bind(addr).await?;
@@ -251,7 +253,7 @@ impl Drop for McpServer {
     }
 }
 
-/// Lets calls of a tool fail on their way, whatever the tool would answer.
+/// Makes calls of a tool fail in the transport, whatever the tool answers.
 async fn fail(State(tools): State<Tools>, request: Request, next: Next) -> Response {
     let (head, body) = request.into_parts();
     let Ok(body) = to_bytes(body, 1 << 20).await else {
@@ -298,7 +300,7 @@ fn broken(whole: Bytes, fault: &Fault) -> Body {
     match *fault {
         Fault::HeadThenHang => Body::from_stream(begun.chain(stream::pending())),
         Fault::CutInBody => {
-            // Later than the half, which else might not be sent at all.
+            // The error comes later than the half. Otherwise the half might not be sent.
             let cut = stream::once(async {
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 Err(io::ErrorKind::ConnectionReset.into())
@@ -319,7 +321,7 @@ fn broken(whole: Bytes, fault: &Fault) -> Body {
     }
 }
 
-/// The tool that a request calls, if it calls one.
+/// Returns the tool that a request calls, if it calls one.
 fn called(body: &[u8]) -> Option<String> {
     let message: Value = serde_json::from_slice(body).ok()?;
     if message.get("method")? != "tools/call" {

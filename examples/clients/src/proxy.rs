@@ -1,4 +1,5 @@
-//! A TCP proxy that cuts the connections through it, lets them hang, or goes away, at any time.
+//! A TCP proxy that cuts its connections, lets them hang, or closes its port. A test can change it
+//! at any time.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// A proxy on a port of its own, which it keeps when it is killed and started again.
+/// A proxy on its own port. It keeps the port when it is killed and restarted.
 pub struct Proxy {
     addr: SocketAddr,
     state: Arc<State>,
@@ -23,11 +24,11 @@ struct State {
 }
 
 impl Proxy {
-    /// Starts a proxy that passes everything on to `upstream`, and back.
+    /// Starts a proxy that passes all bytes to `upstream`, and back.
     ///
     /// # Errors
     ///
-    /// If no port of the loopback interface can be had.
+    /// If no port of the loopback interface is free.
     pub async fn start(upstream: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let mut proxy = Self {
@@ -60,22 +61,22 @@ impl Proxy {
         self.addr
     }
 
-    /// `http://127.0.0.1:…`, without a path.
+    /// Returns the URL, `http://127.0.0.1:…`, without a path.
     pub fn url(&self) -> String {
         format!("http://{}", self.addr)
     }
 
-    /// From now on not a byte passes, and the connections stay.
+    /// Lets no byte pass from now on. The connections stay open.
     pub fn hang(&self) {
         self.state.hung.send_replace(true);
     }
 
-    /// What hung goes on.
+    /// Lets bytes pass again.
     pub fn resume(&self) {
         self.state.hung.send_replace(false);
     }
 
-    /// Ends every connection, wherever it is.
+    /// Ends every connection at once.
     pub async fn cut(&self) {
         let connections = std::mem::take(&mut *self.state.connections());
         for connection in connections {
@@ -84,7 +85,7 @@ impl Proxy {
         }
     }
 
-    /// Closes the port, and ends every connection: from now on connections are refused.
+    /// Closes the port and ends every connection. From now on connections are refused.
     pub async fn kill(&mut self) {
         if let Some(running) = self.running.take() {
             running.abort();
@@ -97,7 +98,7 @@ impl Proxy {
     ///
     /// # Errors
     ///
-    /// If somebody else has taken it in the meantime.
+    /// If another program has taken the port in the meantime.
     pub async fn restart(&mut self) -> io::Result<()> {
         self.kill().await;
         let listener = TcpListener::bind(self.addr).await?;
@@ -123,7 +124,7 @@ impl Drop for Proxy {
     }
 }
 
-/// One connection, until either side ends it.
+/// Passes bytes of one connection until either side ends it.
 async fn connect(mut client: TcpStream, upstream: SocketAddr, hung: watch::Receiver<bool>) {
     let Ok(mut server) = TcpStream::connect(upstream).await else {
         return;
@@ -147,7 +148,7 @@ async fn pass(
         if length == 0 {
             return Ok(());
         }
-        // An error says that the proxy is gone, and so is this connection.
+        // An error says that the proxy was dropped. This connection ends too.
         hung.wait_for(|hung| !hung)
             .await
             .map_err(io::Error::other)?;

@@ -1,6 +1,6 @@
-//! The layers around a client that knows nothing of tower, and every way in which a server fails it.
+//! Tests of the layers around a client that does not use tower, with every fault of a server.
 
-#[allow(dead_code)] // It has more, for those who answer with a head and a body.
+#[allow(dead_code)] // The rest is for clients that answer with a head and a body.
 mod web;
 
 use std::future::ready;
@@ -17,7 +17,7 @@ use web::{COOLDOWN, Cell, HINT, WHOLE};
 
 type Seen = Result<String, ToolError>;
 
-/// Somebody's client: it asks, reads the answer to its end, and has errors of its own.
+/// A client that reads the answer to its end and has its own error type.
 #[derive(Clone)]
 struct Tool {
     http: reqwest::Client,
@@ -27,12 +27,12 @@ struct Tool {
 enum ToolError {
     Status(StatusCode, HeaderMap),
     Http(reqwest::Error),
-    /// Added for the layers, with its `From`.
+    /// Added for the layers, with `From<Refusal>`.
     Refused(Refusal),
 }
 
 impl Tool {
-    /// With as much patience as the cell asks for.
+    /// Makes a client with the timeouts of the cell.
     fn of(cell: Cell) -> Self {
         let patience = cell.for_head().min(cell.for_frame());
         let http = reqwest::Client::builder().read_timeout(patience);
@@ -52,7 +52,7 @@ impl Tool {
         Ok(response.text().await?)
     }
 
-    /// What `service_fn` makes of it.
+    /// Makes a service of the client with `service_fn`.
     fn service(self) -> impl Service<String, Response = String, Error = ToolError> + Clone {
         service_fn(move |url: String| {
             let tool = self.clone();
@@ -84,7 +84,7 @@ fn verdict(result: Result<&String, &ToolError>) -> Outcome {
     }
 }
 
-/// The client behind a circuit that one failure trips.
+/// Puts the client behind a circuit that one failure trips.
 fn guarded(
     cell: Cell,
 ) -> (
@@ -112,7 +112,7 @@ fn assert_seen(cell: Cell, seen: &Seen) {
         (Cell::HangBeforeHead, Err(ToolError::Http(err))) => {
             assert!(err.is_timeout() && !err.is_decode(), "{err:?}");
         }
-        // The function reads the answer itself: no layer has to judge a body.
+        // The function reads the body itself, so no layer has to judge it.
         (Cell::HeadThenHang, Err(ToolError::Http(err))) => {
             assert!(err.is_timeout() && err.is_decode(), "{err:?}");
         }
@@ -127,7 +127,7 @@ fn assert_seen(cell: Cell, seen: &Seen) {
 }
 
 #[tokio::test]
-async fn each_way_to_fail_is_counted_once_by_the_circuit_and_by_the_primarys_fallback() {
+async fn each_fault_counts_once_for_the_circuit_and_once_for_the_primary_of_a_fallback() {
     web::each_cell(async |cell| {
         let server = web::server(cell).await;
         let (primary, circuit) = guarded(cell);
@@ -149,7 +149,7 @@ async fn each_way_to_fail_is_counted_once_by_the_circuit_and_by_the_primarys_fal
 }
 
 #[tokio::test]
-async fn each_way_to_fail_is_a_strike_of_the_backup_that_served() {
+async fn each_fault_is_a_strike_of_the_backup_that_served() {
     web::each_cell(async |cell| {
         let server = web::server(cell).await;
         let (backup, circuit) = guarded(cell);
@@ -177,7 +177,7 @@ async fn each_way_to_fail_is_a_strike_of_the_backup_that_served() {
 }
 
 #[tokio::test]
-async fn each_way_to_fail_is_an_error_of_the_run_that_a_tripwire_guards() {
+async fn each_fault_is_an_error_of_the_run_of_a_tripwire() {
     web::each_cell(async |cell| {
         let server = web::server(cell).await;
         let layer = TripwireLayer::new()
@@ -201,7 +201,7 @@ async fn each_way_to_fail_is_an_error_of_the_run_that_a_tripwire_guards() {
 }
 
 #[tokio::test]
-async fn a_killed_server_is_asked_no_more_and_found_when_it_is_back() {
+async fn an_open_circuit_spares_a_killed_server_and_a_probe_finds_it_restarted() {
     let mut server = web::start().await;
     let (mut tool, circuit) = guarded(Cell::Clean);
     let url = server.url();
@@ -223,7 +223,7 @@ async fn a_killed_server_is_asked_no_more_and_found_when_it_is_back() {
 }
 
 #[tokio::test]
-async fn a_permit_by_hand_guards_a_call_where_there_is_no_service() {
+async fn a_permit_by_hand_guards_code_that_is_not_a_service() {
     web::each_cell(async |cell| {
         let server = web::server(cell).await;
         let (_, circuit) = guarded(cell);

@@ -1,4 +1,5 @@
-//! The layers around the HTTP service of `async-openai`, for chat and for streamed chat, against an OpenAI-compatible server that fails in every way.
+//! Tests of the layers around the HTTP service of `async-openai`, for plain and streamed chats,
+//! with every fault of an OpenAI-compatible server.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -27,16 +28,16 @@ use tower_breaker_clients::faulty::{Answer, Fault, Request, Server};
 
 // ===== the server =====
 
-/// A model's text, in pieces, so that it can be cut between them.
+/// The text of a model, in pieces, so that a fault can cut between them.
 const PIECES: [&str; 3] = ["one ", "two ", "three"];
 const WHOLE: &str = "one two three";
 
-/// Answers as the model that the chat asks for.
+/// Answers as the model that the chat names.
 fn chat(request: &Request) -> Answer {
     answer_of(&asked(request)["model"], request)
 }
 
-/// Answers as the model `llama`, whatever the chat asks for.
+/// Answers as the model `llama`, whatever model the chat names.
 fn llama(request: &Request) -> Answer {
     answer_of(&json!("llama"), request)
 }
@@ -75,22 +76,23 @@ async fn started(respond: impl Fn(&Request) -> Answer + Send + Sync + 'static) -
 
 // ===== the client =====
 
-/// How long the server may say nothing, before its head and between two frames.
+/// How long the server may be silent, before its head and between two frames.
 const SILENCE: Duration = Duration::from_millis(800);
 
-/// Slow, but not silent: the pauses of one answer together are longer than `SILENCE`.
+/// The pause of a slow server. It is shorter than `SILENCE`, but the pauses of one answer together
+/// are longer.
 const PAUSE: Duration = Duration::from_millis(350);
 
 const COOLDOWN: Duration = Duration::from_secs(5);
 
-/// Longer than `COOLDOWN`, in seconds.
+/// A hint in seconds, longer than `COOLDOWN`.
 const HINT: u64 = 20;
 
 type Answered = http::Response<Body>;
 
-/// The HTTP service of `async-openai`, without retries.
+/// Makes the HTTP service of `async-openai`, without retries.
 fn bare() -> ReqwestService {
-    // A connection for each request, so that a server that was killed refuses the next one.
+    // Each request gets its own connection, so a killed server refuses the next one.
     let client = reqwest::Client::builder()
         .no_proxy()
         .read_timeout(SILENCE)
@@ -98,7 +100,7 @@ fn bare() -> ReqwestService {
     ReqwestService::new(client.build().expect("a client without TLS"))
 }
 
-/// A client whose HTTP service is `service` with `layer` around it.
+/// Makes a client whose HTTP service is `service` with `layer` around it.
 macro_rules! client {
     ($server:expr, $layer:expr, $service:expr) => {{
         let service = ServiceBuilder::new()
@@ -124,12 +126,12 @@ where
 
 type Refuse = fn(HttpRequestFactory, Refusal) -> Result<Answered, OpenAIError>;
 
-/// The service's error type stays as it is, and so do its errors.
+/// Refuses with the service's own error type, so its errors stay as they are.
 fn refuse(_: HttpRequestFactory, refusal: Refusal) -> Result<Answered, OpenAIError> {
     Err(OpenAIError::Boxed(refusal.into()))
 }
 
-/// A breaker that two failures in a row trip.
+/// Makes a breaker that two failures in a row trip.
 fn breaker() -> CircuitBreakerLayer<
     StatusClassifier<RefusalsAsFailures>,
     RefuseWith<Refuse>,
@@ -144,7 +146,7 @@ fn breaker() -> CircuitBreakerLayer<
         .refuse_with(refuse as Refuse)
 }
 
-/// The service of a backup: it sends each chat to another server, and leaves its body as it is.
+/// Makes the service of a backup. It sends each chat to another server, with the same body.
 fn elsewhere(
     server: &Server,
 ) -> impl Service<HttpRequestFactory, Response = Answered, Error = OpenAIError, Future: Send>
@@ -183,15 +185,15 @@ const KINDS: [Kind; 2] = [Kind::Chat, Kind::Streamed];
 enum Seen {
     /// The whole text, and the model that the answer names.
     Answer(String, String),
-    /// No connection was to be had.
+    /// No connection could be made.
     Unreachable,
     /// The head did not come in time.
     TooSlow,
-    /// The answer to a chat did not come to its end, because it was silent for too long or for another reason.
+    /// The answer to a chat broke off, after a silence or for another reason.
     Unread {
         too_slow: bool,
     },
-    /// A streamed answer failed after so much of its text.
+    /// A streamed answer failed after this part of its text.
     Broken(String),
     /// An error of the API, by its status.
     Api(u16),
@@ -243,7 +245,8 @@ async fn turn(client: &Client<OpenAIConfig>, kind: Kind) -> Seen {
     }
 }
 
-/// The refusal in an error of `async-openai`. Its variant is transparent, so the chain of sources passes over what it holds: it has to be matched.
+/// Returns the refusal in an error of `async-openai`. It must match the variant: the variant is
+/// transparent, so the chain of sources skips the boxed error.
 fn refusal(err: &OpenAIError) -> Option<&Refusal> {
     match err {
         OpenAIError::Boxed(err) => Refusal::find(&**err),
@@ -270,7 +273,7 @@ fn seen(err: &OpenAIError, text: String) -> Seen {
     }
 }
 
-/// Waits for what another task does.
+/// Waits for a condition that another task makes true.
 async fn until(what: impl Fn() -> bool) {
     let came = async {
         while !what() {
@@ -285,9 +288,9 @@ async fn until(what: impl Fn() -> bool) {
 
 // ===== the matrix =====
 
-/// One row: what the server does, what that says of it, and what the caller sees.
+/// One row: what the server does, the outcome, and what the caller sees.
 struct Row {
-    /// `None` for a server that is gone.
+    /// `None` for a killed server.
     fault: Option<Fault>,
     says: Outcome,
     seen: Seen,
@@ -315,7 +318,8 @@ fn rows(kind: Kind, model: &str) -> Vec<Row> {
         status(500, transient),
         row(Some(Fault::Drip(PAUSE)), Outcome::Success, answer(model)),
         row(Some(Fault::Clean), Outcome::Success, answer(model)),
-        // Beside the matrix: what the preset for models says of the caller's own mistakes, and of a key that is gone.
+        // Beside the matrix: the preset for models on the caller's own mistakes and on a revoked
+        // key.
         status(400, Outcome::Neutral),
         status(401, Failure::fatal().into()),
     ]
@@ -340,7 +344,7 @@ async fn a_circuit_follows_each_fault_and_the_caller_sees_it() {
         let circuit = layer.handle();
         let client = client!(&server, layer, bare());
 
-        // One failure is there already, so that a success, a failure and neither of them differ.
+        // The streak begins at one. So a success, a failure and a neutral outcome all differ.
         server.set(Fault::Status(500));
         assert_eq!(turn(&client, kind).await, Seen::Api(500), "{cell}");
         fail_as(&mut server, &row).await;
@@ -373,7 +377,7 @@ async fn a_circuit_follows_each_fault_and_the_caller_sees_it() {
 }
 
 #[tokio::test]
-async fn a_failed_turn_is_the_primarys_and_the_chain_serves_the_next() {
+async fn a_failed_turn_counts_for_the_primary_and_the_chain_serves_the_next() {
     let cells = KINDS
         .into_iter()
         .flat_map(|kind| rows(kind, "gpt-5").into_iter().map(move |row| (kind, row)));
@@ -431,7 +435,7 @@ async fn a_failed_turn_is_the_primarys_and_the_chain_serves_the_next() {
             ("gpt-5", says) => says,
             _ => Outcome::Success,
         };
-        // Each turn is told once, with who served it.
+        // Each turn causes one event, which names the entry that served.
         let turns = [
             ("gpt-5".to_owned(), Failure::transient().into()),
             ("gpt-5".to_owned(), row.says),
@@ -443,7 +447,7 @@ async fn a_failed_turn_is_the_primarys_and_the_chain_serves_the_next() {
 }
 
 #[tokio::test]
-async fn a_failed_turn_of_a_backup_is_its_strike() {
+async fn a_failed_turn_of_a_backup_is_a_strike_of_that_backup() {
     let cells = KINDS
         .into_iter()
         .flat_map(|kind| rows(kind, "llama").into_iter().map(move |row| (kind, row)));
@@ -537,7 +541,7 @@ async fn the_head_can_be_judged_without_a_change_of_the_response() {
     assert_eq!(turn(&client, Kind::Chat).await, refused);
 }
 
-/// A stream whose second event is an error, and which then goes on as if nothing had been.
+/// Answers with a stream whose second event is an error. The stream then continues.
 fn overloaded(request: &Request) -> Answer {
     let model = &asked(request)["model"];
     let error = json!({ "error": { "message": "overloaded", "type": "server_error" } });
@@ -565,7 +569,7 @@ async fn an_error_inside_a_stream_that_began_well_is_a_failure() {
     let mut events = client.chat().create_stream(ask()).await.unwrap();
     let first = events.next().await.unwrap().unwrap();
     assert_eq!(first.choices[0].delta.content.as_deref(), Some(PIECES[0]));
-    // `async-openai` takes it for an event that it cannot read, and would go on.
+    // `async-openai` cannot read this event, and would continue.
     match events.next().await.unwrap() {
         Err(OpenAIError::JSONDeserialize(_, text)) => assert!(text.contains("overloaded")),
         other => panic!("{other:?}"),
@@ -582,7 +586,7 @@ async fn without_the_inspector_a_streamed_answer_is_a_cancelled_call() {
     let client = client!(&server, layer, bare());
 
     circuit.try_acquire().unwrap().failure();
-    // The client reads as far as `[DONE]`, and drops the rest.
+    // The client reads up to `[DONE]` and drops the rest.
     assert_eq!(turn(&client, Kind::Streamed).await, answer("gpt-5"));
     assert_eq!(circuit.snapshot().streak, 1);
     assert_eq!(turn(&client, Kind::Chat).await, answer("gpt-5"));
@@ -602,7 +606,7 @@ async fn a_streamed_answer_proves_recovery_however_long_it_takes() {
     turn(&client, Kind::Streamed).await;
     assert_eq!(circuit.state(), State::Open);
 
-    // The answer takes longer than the lease, and each frame renews it.
+    // The answer takes longer than the lease, but each frame renews the lease.
     server.set(Fault::Drip(PAUSE));
     let mut events = client.chat().create_stream(ask()).await.unwrap();
     let mut text = String::new();
@@ -626,13 +630,14 @@ async fn a_stream_that_the_caller_drops_is_a_cancelled_call() {
     events.next().await.unwrap().unwrap();
     assert_eq!(circuit.state(), State::Closed);
     drop(events);
-    // A task of `async-openai`'s own reads the body, and drops it.
+    // A task of `async-openai` reads the body and drops it.
     until(|| circuit.state() == State::Open).await;
 }
 
 // ===== the retries of `async-openai` =====
 
-/// What `async-openai`'s own retry layer leaves of a `429`: an error without the head. For a classifier's `errors`.
+/// Classifies what the retry layer of `async-openai` leaves of a `429`: an error without the head.
+/// It is for a classifier's `errors`.
 fn of_api_error(result: Result<&Answered, &OpenAIError>) -> Outcome {
     match result {
         Err(OpenAIError::ApiError(err))
@@ -668,7 +673,7 @@ async fn a_call_with_all_its_retries_is_one_turn() {
             (State::Closed, 1)
         );
 
-        // A body that breaks off is past what the retries see: the turn has failed, after one attempt.
+        // The retries do not see a body that breaks. So the turn fails after one attempt.
         server.set(Fault::CutInBody);
         turn(&client, kind).await;
         assert_eq!(server.seen(), 4);
@@ -713,11 +718,11 @@ async fn a_call_that_a_retry_saves_is_a_success() {
 }
 
 #[tokio::test]
-async fn a_retry_policy_keeps_a_hint_that_the_retry_layer_eats() {
+async fn a_retry_policy_keeps_a_hint_that_the_retry_layer_drops() {
     let server = started(chat).await;
     server.set(Fault::Throttled(HINT));
 
-    // Its retries are used up at once: else each would wait as long as the hint says, twenty seconds.
+    // It has no retries. Each would wait as long as the hint says, twenty seconds.
     let layer = breaker().failure_threshold(1);
     let circuit = layer.handle();
     let policy = SimpleRetryPolicy::new(0);
@@ -731,7 +736,8 @@ async fn a_retry_policy_keeps_a_hint_that_the_retry_layer_eats() {
     assert_eq!(now.last_failure, Some(FailureKind::RateLimited));
     assert!(now.time_left.unwrap() > COOLDOWN);
 
-    // The layer reads the body of a `429` to learn whether the quota is spent, and makes an error of it.
+    // The layer reads the body of a `429` to see whether the quota is spent, and makes an error of
+    // it.
     let layer = breaker().failure_threshold(1);
     let circuit = layer.handle();
     let client = client!(
@@ -746,7 +752,7 @@ async fn a_retry_policy_keeps_a_hint_that_the_retry_layer_eats() {
     assert_eq!(now.last_failure, Some(FailureKind::Transient));
     assert!(now.time_left.unwrap() <= COOLDOWN);
 
-    // A classifier that knows its errors gets at least the kind back.
+    // A classifier that knows these errors can at least restore the kind.
     let layer = breaker()
         .failure_threshold(1)
         .classify(StatusClassifier::models().errors(of_api_error));
@@ -765,7 +771,7 @@ async fn a_retry_policy_keeps_a_hint_that_the_retry_layer_eats() {
 }
 
 #[tokio::test]
-async fn a_quota_that_is_spent_is_fatal_for_who_reads_the_retry_layers_errors() {
+async fn a_spent_quota_is_fatal_for_a_classifier_that_reads_the_errors_of_the_retry_layer() {
     let server = started(chat).await;
     let layer = breaker().classify(StatusClassifier::models().errors(of_api_error));
     let circuit = layer.handle();
@@ -810,19 +816,20 @@ async fn retries_outside_stop_at_an_open_circuit() {
             turn(&client, kind).await,
             Seen::Refused(Reason::CircuitOpen)
         );
-        // Here each attempt counts, and the second tripped it.
+        // Here each attempt counts, and the second one trips the circuit.
         assert_eq!(server.seen(), 2);
         assert_eq!(circuit.state(), State::Open);
     }
 }
 
-/// A timeout of tower's boxes every error. This gives those of the client back, by which its retries, and callers, know what happened.
+/// Unboxes the client's errors, which tower's timeout has boxed. The client's retries and its
+/// callers need them to know what happened.
 fn unboxed(err: BoxError) -> OpenAIError {
     err.downcast().map_or_else(OpenAIError::Boxed, |err| *err)
 }
 
 #[tokio::test]
-async fn a_timeout_around_the_retries_ends_a_turn_that_a_long_hint_would_hold() {
+async fn a_timeout_around_the_retries_ends_a_turn_that_waits_for_a_long_hint() {
     for kind in KINDS {
         let (primary, backup) = (started(chat).await, started(llama).await);
         let layer = FallbackLayer::new("gpt-5")
@@ -839,13 +846,13 @@ async fn a_timeout_around_the_retries_ends_a_turn_that_a_long_hint_would_hold() 
             .service(bare());
         let client = client!(&primary, layer, timed);
 
-        // The policy waits as long as it was asked to, without a limit.
+        // The policy waits as long as the server asks, without a limit.
         primary.set(Fault::Throttled(3_600));
         assert_eq!(turn(&client, kind).await, answer("llama"));
         assert_eq!((primary.seen(), backup.seen()), (1, 1));
         assert_eq!(fallback.snapshot().consecutive_failures, 1);
 
-        // Errors that are not the timeout's stay what they were, and are judged as such.
+        // Other errors than the timeout's stay as they were, and are classified as such.
         primary.set(Fault::Status(400));
         assert_eq!(turn(&client, kind).await, Seen::Api(400));
         assert_eq!(fallback.snapshot().consecutive_failures, 1);
@@ -853,7 +860,7 @@ async fn a_timeout_around_the_retries_ends_a_turn_that_a_long_hint_would_hold() 
 }
 
 #[tokio::test]
-async fn a_timeout_inside_the_retries_has_to_give_their_errors_back() {
+async fn a_timeout_inside_the_retries_must_unbox_the_errors_for_them() {
     for (gives_back, attempts) in [(false, 1), (true, 3)] {
         let mut server = started(chat).await;
         let layer = breaker();
@@ -877,7 +884,7 @@ async fn a_timeout_inside_the_retries_has_to_give_their_errors_back() {
             .service(bare());
         let client = client!(&server, layer, timed);
 
-        // What took too long is not tried again.
+        // A call that took too long is not retried.
         server.set(Fault::HangBeforeHead);
         match client.chat().create(ask()).await.unwrap_err() {
             OpenAIError::Boxed(err) => assert!(err.is::<tower::timeout::error::Elapsed>()),
@@ -886,7 +893,7 @@ async fn a_timeout_inside_the_retries_has_to_give_their_errors_back() {
         assert_eq!((tried.swap(0, Ordering::SeqCst), server.seen()), (1, 1));
         assert_eq!(circuit.snapshot().streak, 1);
 
-        // What found no connection is, if the retries can see that.
+        // A call without a connection is retried, if the retries can see the error.
         server.kill().await;
         let seen = turn(&client, Kind::Chat).await;
         assert_eq!(seen == Seen::Unreachable, gives_back, "{seen:?}");
@@ -926,7 +933,7 @@ async fn after_the_first_byte_there_is_no_silent_switch() {
     }
 }
 
-/// A server that keeps the bodies of what it is asked.
+/// Starts a server that keeps the bodies of its requests.
 async fn keeping(respond: fn(&Request) -> Answer) -> (Server, Arc<Mutex<Vec<Vec<u8>>>>) {
     let bodies = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&bodies);
@@ -956,7 +963,7 @@ async fn a_turn_goes_on_to_the_backup_with_identical_bytes() {
             let fallback = layer.handle();
             let client = client!(&primary, layer, bare());
 
-            // One that the primary answers, to compare with where it is gone.
+            // The primary answers this one. The next is compared with it, with the primary gone.
             assert_eq!(turn(&client, kind).await, answer("gpt-5"));
             match &fault {
                 None => primary.kill().await,
@@ -975,10 +982,10 @@ async fn a_turn_goes_on_to_the_backup_with_identical_bytes() {
 }
 
 #[tokio::test]
-async fn without_a_spare_request_the_original_error_comes_back() {
+async fn without_a_cloned_request_the_caller_gets_the_original_error() {
     for kind in KINDS {
         let (primary, backup) = (started(chat).await, started(llama).await);
-        // What stands for a request that cannot be cloned: those of `async-openai` all can.
+        // This plays a request that cannot be cloned. All requests of `async-openai` can be.
         let layer = FallbackLayer::new("gpt-5")
             .backup("llama", elsewhere(&backup))
             .trip_threshold(1)
@@ -996,7 +1003,7 @@ async fn without_a_spare_request_the_original_error_comes_back() {
     }
 }
 
-/// Puts the name of a model into a chat, whenever it is built.
+/// Writes the name of a model into a chat each time the chat is built.
 fn set_model(chat: &mut HttpRequestFactory, model: &str) {
     let (inner, model) = (chat.clone(), model.to_owned());
     *chat = HttpRequestFactory::new(move || {
@@ -1060,7 +1067,7 @@ async fn a_refusal_is_found_in_the_boxed_variant_and_in_no_chain_of_sources() {
         let refusal = refusal(&err).unwrap();
         assert_eq!(refusal.reason(), Reason::ForcedOpen);
         assert_eq!(refusal.name(), Some("gpt-5"));
-        // Its text is that of the refusal.
+        // The error's text is the refusal's text.
         assert_eq!(err.to_string(), refusal.to_string());
     }
     assert_eq!(server.seen(), 0);
@@ -1106,7 +1113,7 @@ async fn the_whole_stack_sits_around_the_client() {
         let tripwire = TripwireLayer::new()
             .max_turns(6)
             .error_limit(6)
-            // A factory shows nothing of its request: no two calls are known to be identical.
+            // A factory does not show its request. So identical calls cannot be recognised.
             .digest(|_: &HttpRequestFactory| None)
             .classify(StatusClassifier::new())
             .judge(EndOfBody.inspect(ErrorEvents::new()))

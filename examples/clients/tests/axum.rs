@@ -1,4 +1,5 @@
-//! The layers on the server's side of `axum`: one circuit for each tenant, and every error stays infallible.
+//! Tests of the layers on the server's side of `axum`, with one circuit for each tenant. The error
+//! type stays `Infallible`.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -22,7 +23,7 @@ use tower_breaker::http::{EndOfBody, SoftRefusal, StatusClassifier};
 use tower_breaker::{Cancelled, CircuitBreakerLayer, FailureKind, State};
 use tower_http::timeout::TimeoutLayer;
 
-/// No wait takes as long, unless something hangs.
+/// How long a test waits at most. Only a hang takes as long.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 fn tenant(headers: &HeaderMap) -> &str {
@@ -30,7 +31,7 @@ fn tenant(headers: &HeaderMap) -> &str {
     tenant.unwrap_or("nobody")
 }
 
-/// A layer with one circuit for each tenant that a header names, and with everything else as `$set` sets it.
+/// Makes a layer with one circuit for each tenant in a header. `$set` has the other settings.
 macro_rules! per_tenant {
     ($($set:tt)*) => {
         CircuitBreakerLayer::new()
@@ -75,7 +76,7 @@ async fn until(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 #[tokio::test]
-async fn a_tenant_who_is_shut_out_is_so_on_every_route_and_nobody_else_is() {
+async fn an_open_circuit_refuses_its_tenant_on_every_route_and_no_other_tenant() {
     let asked = Arc::new(AtomicUsize::new(0));
     let handler = {
         let asked = Arc::clone(&asked);
@@ -144,7 +145,7 @@ async fn a_tenant_who_is_shut_out_is_so_on_every_route_and_nobody_else_is() {
 }
 
 #[tokio::test]
-async fn a_tenant_may_be_who_an_extension_says_that_the_authentication_put_there() {
+async fn the_tenant_may_come_from_an_extension_of_the_authentication() {
     #[derive(Clone)]
     struct Tenant(String);
 
@@ -177,10 +178,10 @@ async fn a_tenant_may_be_who_an_extension_says_that_the_authentication_put_there
 }
 
 #[tokio::test]
-async fn a_stream_is_judged_by_how_it_ends() {
+async fn a_stream_gets_its_verdict_from_its_end() {
     let breaker = per_tenant!(.failure_threshold(1).recovery_duration(Duration::ZERO));
     let circuits = breaker.handle();
-    // Lets one body go on to its end.
+    // Lets one body continue to its end.
     let go = Arc::new(Semaphore::new(0));
     let handler = {
         let go = Arc::clone(&go);
@@ -217,7 +218,7 @@ async fn a_stream_is_judged_by_how_it_ends() {
 }
 
 #[tokio::test]
-async fn a_caller_who_leaves_in_mid_stream_says_what_the_layer_is_told() {
+async fn a_caller_who_leaves_during_a_stream_counts_as_on_cancel_says() {
     for (rule, failures) in [(Cancelled::Ignore, 0), (Cancelled::Failure, 1)] {
         let breaker = per_tenant!(.on_cancel(rule));
         let circuits = breaker.handle();
@@ -282,9 +283,9 @@ async fn a_handler_that_panics_or_hangs_has_failed() {
     assert_eq!(status(&url, "/hang", "blue").await, 503);
 }
 
-/// The framework throws its body away unread: to the layer it is a dropped call.
+/// The framework drops the body unread. For the layer this is a dropped call.
 #[tokio::test]
-async fn an_answer_to_head_is_no_verdict_where_bodies_are_judged() {
+async fn an_answer_to_head_gives_no_verdict_at_the_end_of_the_body() {
     let breaker = per_tenant!(
         .failure_threshold(1)
         .recovery_duration(Duration::ZERO)
@@ -296,7 +297,7 @@ async fn an_answer_to_head_is_no_verdict_where_bodies_are_judged() {
     let url = serve(app).await;
     let request = client().head(&url).header("x-tenant", "blue");
     assert_eq!(request.send().await.unwrap().status(), 200);
-    // The probe's slot is free again, since the layer is told so.
+    // `Cancelled::Release` frees the probe's slot.
     assert_eq!(circuits.state("blue"), State::HalfOpen);
     assert!(circuits.would_allow("blue"));
     assert_eq!(status(&url, "/", "blue").await, 200);

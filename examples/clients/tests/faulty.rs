@@ -1,4 +1,4 @@
-//! The faulty server fails as it is told, and comes back on the same port.
+//! Tests that the faulty server fails as a test chooses, and restarts on the same port.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ async fn get(server: &Server) -> Result<(u16, String), reqwest::Error> {
 }
 
 #[tokio::test]
-async fn the_server_fails_in_every_way_it_is_told_to() {
+async fn the_server_has_each_fault_that_a_test_sets() {
     let mut server = Server::start(|_| Answer::of("text/plain", &["one ", "two ", "three"]))
         .await
         .unwrap();

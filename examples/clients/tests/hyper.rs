@@ -1,4 +1,4 @@
-//! The layers around the client of `hyper-util`, and every way in which a server fails it.
+//! Tests of the layers around the client of `hyper-util`, with every fault of a server.
 
 mod web;
 
@@ -33,7 +33,7 @@ fn ask(url: &str) -> Ask {
     Request::get(url).body(Empty::new()).unwrap()
 }
 
-/// The client alone, with as much patience as the cell asks for.
+/// Makes the client alone, with the timeouts of the cell.
 fn client(cell: Cell) -> impl Service<Ask, Response = Timed, Error = BoxError> + Clone {
     ServiceBuilder::new()
         .timeout(cell.for_head())
@@ -41,7 +41,7 @@ fn client(cell: Cell) -> impl Service<Ask, Response = Timed, Error = BoxError> +
         .service(Client::builder(TokioExecutor::new()).build_http())
 }
 
-/// The client behind a circuit that one failure trips.
+/// Puts the client behind a circuit that one failure trips.
 fn guarded(
     cell: Cell,
 ) -> (
@@ -62,7 +62,7 @@ fn guarded(
     )
 }
 
-/// Reads what was answered to its end.
+/// Reads an answer to its end.
 async fn read<B>(answer: Result<Response<B>, BoxError>) -> Seen
 where
     B: Body<Data = Bytes, Error: Into<BoxError>>,
@@ -117,7 +117,7 @@ fn assert_seen(cell: Cell, seen: &Seen) {
 }
 
 #[tokio::test]
-async fn each_way_to_fail_is_counted_once_by_the_circuit_and_by_the_primarys_fallback() {
+async fn each_fault_counts_once_for_the_circuit_and_once_for_the_primary_of_a_fallback() {
     web::each_cell(async |cell| {
         let server = web::server(cell).await;
         let (client, circuit) = guarded(cell);
@@ -140,7 +140,7 @@ async fn each_way_to_fail_is_counted_once_by_the_circuit_and_by_the_primarys_fal
 }
 
 #[tokio::test]
-async fn each_way_to_fail_is_a_strike_of_the_backup_that_served() {
+async fn each_fault_is_a_strike_of_the_backup_that_served() {
     web::each_cell(async |cell| {
         let server = web::server(cell).await;
         let (client, circuit) = guarded(cell);
@@ -166,7 +166,7 @@ async fn each_way_to_fail_is_a_strike_of_the_backup_that_served() {
 }
 
 #[tokio::test]
-async fn each_way_to_fail_is_an_error_of_the_run_that_a_tripwire_guards() {
+async fn each_fault_is_an_error_of_the_run_of_a_tripwire() {
     web::each_cell(async |cell| {
         let server = web::server(cell).await;
         let layer = TripwireLayer::new()
@@ -191,7 +191,7 @@ async fn each_way_to_fail_is_an_error_of_the_run_that_a_tripwire_guards() {
 }
 
 #[tokio::test]
-async fn judged_by_their_heads_alone_calls_that_fail_later_have_succeeded() {
+async fn a_layer_that_judges_heads_takes_calls_that_fail_later_for_successes() {
     web::each_cell(async |cell| {
         let server = web::server(cell).await;
         let breaker = CircuitBreakerLayer::new()
@@ -213,7 +213,7 @@ async fn judged_by_their_heads_alone_calls_that_fail_later_have_succeeded() {
 }
 
 #[tokio::test]
-async fn a_killed_server_is_asked_no_more_and_found_when_it_is_back() {
+async fn an_open_circuit_spares_a_killed_server_and_a_probe_finds_it_restarted() {
     let mut server = web::start().await;
     let (mut client, circuit) = guarded(Cell::Clean);
     let url = server.url();
@@ -234,7 +234,7 @@ async fn a_killed_server_is_asked_no_more_and_found_when_it_is_back() {
 }
 
 #[tokio::test]
-async fn a_probe_is_judged_when_its_body_ends_and_not_before() {
+async fn a_probe_gets_its_verdict_when_its_body_ends_and_not_before() {
     let server = web::start().await;
     let breaker = CircuitBreakerLayer::new()
         .failure_threshold(1)

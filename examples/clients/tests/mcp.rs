@@ -1,4 +1,5 @@
-//! The layers around an MCP client's tool calls, against a real MCP server that fails in every way; and around an MCP server.
+//! Tests of the layers around an MCP client's tool calls, with every fault of a real MCP server,
+//! and of the layers around an MCP server.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -33,12 +34,12 @@ use tower_breaker_clients::mcp_server::{Answers, Fault, McpServer};
 /// How long a call may take.
 const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How long anything may take that a test waits for.
+/// How long a test waits for a condition at most.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 type Tools = BoxCloneService<CallToolRequestParams, CallToolResult, BoxError>;
 
-/// For the run: a tool that says that it failed is an error, too.
+/// Classifies for the run. A result with `is_error` is an error.
 fn of_the_run(answer: Result<&CallToolResult, &BoxError>) -> Outcome {
     match answer {
         Ok(answer) if answer.is_error == Some(true) => Failure::transient().into(),
@@ -46,7 +47,7 @@ fn of_the_run(answer: Result<&CallToolResult, &BoxError>) -> Outcome {
     }
 }
 
-/// For a tool: that it was called with arguments that it does not take says nothing of it, and its server may ask to be left alone.
+/// Classifies for the circuit of a tool. Wrong arguments are neutral. A `Retry-After` is kept.
 fn of_the_tool(answer: Result<&CallToolResult, &BoxError>) -> Outcome {
     match answer.err().and_then(|err| err.downcast_ref()) {
         Some(ServiceError::McpError(err)) if err.code == ErrorCode::INVALID_PARAMS => {
@@ -60,7 +61,7 @@ fn of_the_tool(answer: Result<&CallToolResult, &BoxError>) -> Outcome {
     }
 }
 
-/// What rmcp keeps of a response that is no answer: its status, and the text of its `Retry-After`.
+/// Classifies what rmcp keeps of a failed response: its status, and the text of its `Retry-After`.
 fn of_the_head(head: &HttpStatusError) -> Outcome {
     let status = StatusCode::from_u16(head.status).unwrap_or(StatusCode::BAD_GATEWAY);
     let hint = head.retry_after.as_ref().and_then(|text| text.parse().ok());
@@ -70,7 +71,7 @@ fn of_the_head(head: &HttpStatusError) -> Outcome {
     StatusClassifier::new().of_head(status, &headers.collect())
 }
 
-/// For a server with a backup: a tool that is refused did not answer.
+/// Classifies for a server with a backup. The refusal of a tool is a failure.
 fn of_the_server(answer: Result<&CallToolResult, &BoxError>) -> Outcome {
     match answer {
         Err(err) if Refusal::find(&**err).is_some() => Failure::transient().into(),
@@ -78,7 +79,7 @@ fn of_the_server(answer: Result<&CallToolResult, &BoxError>) -> Outcome {
     }
 }
 
-/// What the model reads, whichever layer refused.
+/// Turns the refusal of any layer into a result that the model reads.
 fn readable(answer: Result<CallToolResult, BoxError>) -> Result<CallToolResult, BoxError> {
     answer.or_else(|err| match Refusal::find(&*err) {
         Some(refusal) => Ok(CallToolResult::error(vec![ContentBlock::text(
@@ -100,7 +101,7 @@ async fn connect_as(
     let tenant = (TENANT, HeaderValue::from_static(tenant));
     let config =
         StreamableHttpClientTransportConfig::with_uri(server.url()).custom_headers([tenant].into());
-    // A connection for each request, so that a server that was killed refuses the next one.
+    // Each request gets its own connection, so a killed server refuses the next one.
     let http = reqwest::Client::builder().pool_max_idle_per_host(0);
     let http = http.no_proxy().build().unwrap();
     ().serve(StreamableHttpClientTransport::with_client(http, config))
@@ -109,7 +110,7 @@ async fn connect_as(
 
 const TENANT: HeaderName = HeaderName::from_static("x-tenant");
 
-/// A server's tools as a service, with nothing around them but a timeout.
+/// Makes a service of a server's tools, with only a timeout around them.
 fn tools_of(server: &Peer<RoleClient>) -> Tools {
     let server = server.clone();
     ServiceBuilder::new()
@@ -125,7 +126,7 @@ fn breaker() -> CircuitBreakerLayer {
     CircuitBreakerLayer::new().failure_threshold(1)
 }
 
-/// A server and its backup, and everything around their tools.
+/// A server, its backup, and the layers around their tools.
 struct Rig {
     server: McpServer,
     backup: McpServer,
@@ -133,7 +134,7 @@ struct Rig {
     servers: FallbackHandle,
     run: TripwireHandle<()>,
     tools: Tools,
-    /// Their ends end their peers.
+    /// The clients. Dropping one ends its peer.
     _clients: [RunningService<RoleClient, ()>; 2],
 }
 
@@ -242,13 +243,13 @@ impl Seen {
         Seen::ToolError(text.to_owned())
     }
 
-    /// The words of an error that are the same on every system.
+    /// Returns whether this is an error with these words, which are the same on every system.
     fn is_error_with(&self, words: &[&str]) -> bool {
         matches!(self, Seen::Error(text) if words.iter().all(|word| text.contains(word)))
     }
 }
 
-/// What the HTTP client said, which rmcp's errors do not name as their source.
+/// Returns the error of the HTTP client, which rmcp's errors do not name as their source.
 fn sent<'a>(err: &'a (dyn Error + Send + Sync + 'static)) -> Option<&'a (dyn Error + 'static)> {
     let Some(ServiceError::TransportSend(err)) = err.downcast_ref() else {
         return None;
@@ -259,13 +260,13 @@ fn sent<'a>(err: &'a (dyn Error + Send + Sync + 'static)) -> Option<&'a (dyn Err
     }
 }
 
-/// What a fault leads to. Whatever is not said here is the same for all of a kind.
+/// A fault and its effects. `check` knows the effects that all faults share.
 struct Cell {
-    /// `None`: the server is killed, and refuses connections.
+    /// `None`: the server is killed and refuses connections.
     fault: Option<Fault>,
     answers: Answers,
     sees: Sees,
-    /// What the tool's circuit has recorded, if it was a failure.
+    /// The failure that the tool's circuit has recorded, if any.
     failure: Option<FailureKind>,
     /// The tripwire's streak of errors afterwards.
     errors: u32,
@@ -330,7 +331,7 @@ async fn check(cell: Cell) {
         "{case}: {left:?}"
     );
 
-    // The breaker refuses: that is a failed turn of the server's, and no error of the run's.
+    // The refusal of the breaker is a failed turn of the server, but no error of the run.
     let refusal = "tool `search` temporarily unavailable: circuit breaker open";
     assert_eq!(
         rig.call("search", 2).await,
@@ -341,7 +342,7 @@ async fn check(cell: Cell) {
     assert_eq!(rig.server.seen("search"), reached, "{case}");
     assert_eq!(rig.servers.state(), FallbackState::Fallback, "{case}");
 
-    // Now the backup serves, and it has no strike.
+    // Now the backup serves, without a strike.
     assert_eq!(
         rig.call("search", 3).await,
         Seen::answer("search of the backup"),
@@ -351,7 +352,7 @@ async fn check(cell: Cell) {
     let strikes = |rig: &Rig| rig.servers.snapshot().entries[0].strikes;
     assert_eq!(strikes(&rig), 0, "{case}");
 
-    // It fails as the server did: its strike, and an error of the run.
+    // The backup fails as the server did. That is a strike, and an error of the run.
     match fault {
         Some(fault) => rig.backup.set("search", fault),
         None => rig.backup.kill().await,
@@ -405,7 +406,8 @@ async fn an_answer_cut_in_its_middle_opens_the_tools_circuit() {
     for (answers, words) in [
         (Answers::Json, &["Transport send error", "body"][..]),
         (Answers::Events, &["Transport closed"]),
-        // rmcp's client asks for the rest, and its server has forgotten it: nothing but the timeout ends that.
+        // rmcp's client asks for the rest, which its server has lost. Only the timeout ends the
+        // wait.
         (RESUMABLE, &["request timed out"]),
     ] {
         check(Cell {
@@ -505,7 +507,7 @@ async fn a_clean_answer_and_a_slow_one_are_no_strikes_of_the_backup() {
     }
 }
 
-/// Waits for what must come to be.
+/// Waits until the condition holds.
 async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
@@ -562,7 +564,7 @@ async fn a_server_that_is_killed_and_restarted_is_used_again() {
             assert_eq!(circuits.snapshot("search").trips, u64::from(round) + 1);
             assert_eq!(circuits.state("weather"), State::Closed);
 
-            // Its sessions are gone with it: the client makes another by itself.
+            // The sessions are lost with the server. The client makes a new one by itself.
             server.restart().await.unwrap();
             let seen = call(&mut tools, "weather", round).await;
             assert_eq!(seen, Seen::answer("weather of the server"), "{answers:?}");
@@ -574,9 +576,10 @@ async fn a_server_that_is_killed_and_restarted_is_used_again() {
     }
 }
 
-/// Each call gets an answer, a refusal or an error; at the end the circuit is closed, and nothing is left over.
+/// Each call gets an answer, a refusal or an error. At the end the circuit is closed, and no task
+/// is left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_call_is_lost_while_the_server_dies_and_comes_back_under_load() {
+async fn no_call_is_lost_while_the_server_is_killed_and_restarted_under_load() {
     let alive = || {
         tokio::runtime::Handle::current()
             .metrics()
@@ -617,7 +620,7 @@ async fn no_call_is_lost_while_the_server_dies_and_comes_back_under_load() {
                         };
                         counts[kind].fetch_add(1, Ordering::SeqCst);
                         made += 1;
-                        // A refusal costs next to nothing, so whoever is refused must let others run.
+                        // A refusal takes almost no time, so a refused task must let others run.
                         tokio::task::yield_now().await;
                     }
                     made
@@ -649,7 +652,7 @@ async fn no_call_is_lost_while_the_server_dies_and_comes_back_under_load() {
 }
 
 #[tokio::test]
-async fn a_model_that_repeats_itself_reads_why_it_is_refused() {
+async fn a_model_that_repeats_a_call_reads_why_it_is_refused() {
     let mut rig = Rig::start(Answers::Json).await;
     for _ in 0..2 {
         let seen = rig.call("search", 1).await;
@@ -658,7 +661,7 @@ async fn a_model_that_repeats_itself_reads_why_it_is_refused() {
     assert_eq!(
         rig.call("search", 1).await,
         Seen::tool_error(
-            "tool `search` was not called: the same call came 3 times in a row. Do not repeat it: \
+            "`search` was not called: the same call came 3 times in a row. Do not repeat it: \
              change its arguments, try something else, or answer with what you have"
         )
     );
@@ -673,7 +676,7 @@ async fn refusals_of_the_layers_inside_change_no_streak_of_errors() {
     rig.server.set("search", Fault::ToolError);
     let refusals = [
         "tool `search` temporarily unavailable: circuit breaker open",
-        "model `server` temporarily unavailable, and its backups too",
+        "`server` temporarily unavailable, and its backups too",
     ];
     let texts = [
         "the database is gone",
@@ -690,9 +693,10 @@ async fn refusals_of_the_layers_inside_change_no_streak_of_errors() {
     assert_eq!(run.turns, 4);
 }
 
-/// Layers around the tower handler of a server, over a pipe as over stdin and stdout: one circuit per tool, and calls that are refused are answers.
+/// Layers around the tower handler of a server, over a pipe like stdin and stdout. Each tool has
+/// one circuit, and refusals are answers.
 #[tokio::test]
-async fn a_servers_own_circuits_answer_for_a_tool_that_is_down() {
+async fn the_circuits_of_a_server_answer_for_a_tool_that_is_down() {
     let breaker = breaker()
         .classify(|result: Result<&ServerResult, &ErrorData>| match result {
             Ok(ServerResult::CallToolResult(answer)) if answer.is_error == Some(true) => {
@@ -749,7 +753,7 @@ async fn a_servers_own_circuits_answer_for_a_tool_that_is_down() {
     server.await.unwrap().unwrap();
 }
 
-/// A server with a clock that works, and a search that does not.
+/// Answers as a server whose clock works and whose search does not.
 fn handle(request: ClientRequest) -> Result<ServerResult, ErrorData> {
     match request {
         ClientRequest::InitializeRequest(_) => {
@@ -774,9 +778,9 @@ fn tenant(request: &Request) -> Option<HeaderValue> {
     request.headers().get(TENANT).cloned()
 }
 
-/// A fence per tenant around the HTTP handler of a server: each HTTP request is a turn.
+/// One fence per tenant around the HTTP handler of a server. Each HTTP request is a turn.
 #[tokio::test]
-async fn a_tenant_that_has_spent_its_turns_is_refused_and_the_others_are_not() {
+async fn a_tenant_without_turns_is_refused_and_other_tenants_are_not() {
     let fence = TripwireLayer::new()
         .max_turns(5)
         .digest(|_: &Request| None::<Digest>)
@@ -804,7 +808,7 @@ async fn a_tenant_that_has_spent_its_turns_is_refused_and_the_others_are_not() {
     let refused = call(&mut tools, "search", 3).await;
     assert!(refused.is_error_with(&["HTTP 429"]), "{refused:?}");
     assert_eq!(server.seen("search"), 3);
-    // Whatever connection they come on: the fence is the layer's.
+    // The fence belongs to the layer, so a new connection makes no difference.
     assert!(connect_as("first", &server).await.is_err());
 
     let seen = call(&mut tools_of(second.peer()), "search", 0).await;
@@ -812,9 +816,10 @@ async fn a_tenant_that_has_spent_its_turns_is_refused_and_the_others_are_not() {
     assert_eq!((turns("first"), turns("second")), (5, 3));
 }
 
-/// A circuit around the HTTP handler of a server: its soft refusals are hints to the circuits of its clients.
+/// A circuit around the HTTP handler of a server. Its soft refusals are hints to the circuits of
+/// its clients.
 #[tokio::test]
-async fn a_servers_refusal_lengthens_the_cooldown_of_its_clients_circuit() {
+async fn a_refusal_of_a_server_lengthens_the_cooldown_of_its_clients_circuit() {
     let breaker = breaker()
         .recovery_duration(Duration::from_secs(90))
         .classify(StatusClassifier::new())
@@ -840,9 +845,10 @@ async fn a_servers_refusal_lengthens_the_cooldown_of_its_clients_circuit() {
     assert!(left > Duration::from_secs(80), "{left:?}");
 }
 
-/// The head says `200`, and the answer is cut: the HTTP handler's own circuit sees that where it judges at the end of the body.
+/// The head says `200`, and the answer is cut. A circuit around the HTTP handler sees that only if
+/// it judges at the end of the body.
 #[tokio::test]
-async fn a_servers_circuit_sees_a_cut_answer_at_the_end_of_its_body_alone() {
+async fn the_circuit_of_a_server_sees_a_cut_answer_only_at_the_end_of_its_body() {
     let breaker = || breaker().classify(StatusClassifier::new());
     let at_the_end = breaker().refuse(SoftRefusal::text()).judge(EndOfBody);
     let at_the_head = breaker().refuse(SoftRefusal::text());

@@ -1,4 +1,4 @@
-//! The layers around the client of `reqwest`, and every way in which a server fails it.
+//! Tests of the layers around the client of `reqwest`, with every fault of a server.
 
 mod web;
 
@@ -19,14 +19,16 @@ fn ask(url: &str) -> Request {
     Request::new(Method::GET, url.parse().unwrap())
 }
 
-/// The client alone, with as much patience as the cell asks for: it has its own, for the head and for each frame of the body.
+/// Makes the client alone, with the timeouts of the cell. It has its own timeout, for the head and
+/// for each frame of the body.
 fn client(cell: Cell) -> reqwest::Client {
     let patience = cell.for_head().min(cell.for_frame());
     let client = reqwest::Client::builder().read_timeout(patience);
     client.no_proxy().build().unwrap()
 }
 
-/// What a layer that judges at the end of a body needs: a response of `http`. The conversion leaves the URL behind.
+/// Converts to a response of `http`, for a layer that judges at the end of a body. The conversion
+/// drops the URL.
 fn to_http(response: Response) -> http::Response<Body> {
     let url = http::Response::builder().url(response.url().clone());
     let mut response = http::Response::from(response);
@@ -36,7 +38,7 @@ fn to_http(response: Response) -> http::Response<Body> {
     response
 }
 
-/// The client behind a circuit that one failure trips.
+/// Puts the client behind a circuit that one failure trips.
 fn guarded(
     cell: Cell,
 ) -> (
@@ -57,7 +59,7 @@ fn guarded(
     (client, circuit)
 }
 
-/// Reads as callers of reqwest do.
+/// Reads an answer as a caller of reqwest does.
 async fn read(answer: Result<Response, BoxError>) -> Seen {
     let mut response = match answer {
         Ok(response) => response,
@@ -110,7 +112,7 @@ fn assert_seen(cell: Cell, seen: &Seen) {
 }
 
 #[tokio::test]
-async fn each_way_to_fail_is_counted_once_by_the_circuit_and_by_the_primarys_fallback() {
+async fn each_fault_counts_once_for_the_circuit_and_once_for_the_primary_of_a_fallback() {
     web::each_cell(async |cell| {
         let server = web::server(cell).await;
         let (primary, circuit) = guarded(cell);
@@ -136,7 +138,7 @@ async fn each_way_to_fail_is_counted_once_by_the_circuit_and_by_the_primarys_fal
 }
 
 #[tokio::test]
-async fn each_way_to_fail_is_a_strike_of_the_backup_that_served() {
+async fn each_fault_is_a_strike_of_the_backup_that_served() {
     web::each_cell(async |cell| {
         let server = web::server(cell).await;
         let (backup, circuit) = guarded(cell);
@@ -163,14 +165,14 @@ async fn each_way_to_fail_is_a_strike_of_the_backup_that_served() {
 }
 
 #[tokio::test]
-async fn judged_by_their_heads_alone_calls_that_fail_later_have_succeeded() {
+async fn a_layer_that_judges_heads_takes_calls_that_fail_later_for_successes() {
     web::each_cell(async |cell| {
         let server = web::server(cell).await;
         let statuses = StatusClassifier::new();
         let breaker = CircuitBreakerLayer::new()
             .failure_threshold(1)
             .recovery_duration(COOLDOWN)
-            // As its response is not one of `http`.
+            // The response is not one of `http`, so the closure passes on its status and headers.
             .classify(
                 move |result: Result<&Response, &reqwest::Error>| match result {
                     Ok(response) => statuses.of_head(response.status(), response.headers()),
@@ -192,7 +194,7 @@ async fn judged_by_their_heads_alone_calls_that_fail_later_have_succeeded() {
 }
 
 #[tokio::test]
-async fn a_killed_server_is_asked_no_more_and_found_when_it_is_back() {
+async fn an_open_circuit_spares_a_killed_server_and_a_probe_finds_it_restarted() {
     let mut server = web::start().await;
     let (client, circuit) = guarded(Cell::Clean);
     let mut client = ServiceBuilder::new()
@@ -216,7 +218,7 @@ async fn a_killed_server_is_asked_no_more_and_found_when_it_is_back() {
 }
 
 #[tokio::test]
-async fn a_probe_is_judged_when_its_body_ends_and_not_before() {
+async fn a_probe_gets_its_verdict_when_its_body_ends_and_not_before() {
     let server = web::start().await;
     let breaker = CircuitBreakerLayer::new()
         .failure_threshold(1)

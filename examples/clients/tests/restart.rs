@@ -1,4 +1,5 @@
-//! A server that is killed and started again, over and over, under load: no call is lost, the circuit follows, and nothing piles up.
+//! Tests with a server that is killed and restarted again and again under load. No call is lost,
+//! the circuit follows, and no memory is kept.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::future::{Ready, ready};
@@ -22,7 +23,7 @@ use tower_breaker::{CircuitBreakerHandle, CircuitBreakerLayer, Refusal, State};
 use tower_breaker_clients::faulty::{Answer, Fault, Server};
 use tower_http::timeout::ResponseBodyTimeoutLayer;
 
-/// Counts the bytes that are allocated and not yet freed.
+/// An allocator that counts the bytes that are allocated and not yet freed.
 struct Counting;
 
 static LIVE: AtomicIsize = AtomicIsize::new(0);
@@ -31,7 +32,7 @@ fn count(size: usize, sign: isize) {
     LIVE.fetch_add(sign * isize::try_from(size).unwrap_or(isize::MAX), SeqCst);
 }
 
-// SAFETY: everything is the system's, and counting allocates nothing.
+// SAFETY: every call goes to the system's allocator, and counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size(), 1);
@@ -50,20 +51,21 @@ static ALLOCATOR: Counting = Counting;
 const TASKS: usize = 64;
 const RESTARTS: usize = 20;
 
-/// From when on nothing may grow any more.
+/// The restart after which memory may not grow any more.
 const WARM: usize = 5;
 
-/// How much may be allocated at the end that was not when all was warm: far less than what 64 lost calls would hold.
+/// How many bytes more may be allocated at the end than when all was warm. It is far less than 64
+/// lost calls would keep.
 const SLACK: isize = 64 * 1024;
 
 const COOLDOWN: Duration = Duration::from_millis(5);
 
-/// No wait takes as long, unless something hangs.
+/// How long a test waits at most. Only a hang takes as long.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 type Ask = Request<Empty<Bytes>>;
 
-/// Tries so many times more.
+/// A retry policy with this many more attempts.
 #[derive(Clone)]
 struct Attempts(u32);
 
@@ -83,7 +85,7 @@ impl<Res> Policy<Ask, Res, BoxError> for Attempts {
     }
 }
 
-/// What became of the calls.
+/// Counts of how the calls ended.
 #[derive(Default)]
 struct Tally {
     started: AtomicUsize,
@@ -107,10 +109,10 @@ impl Tally {
     }
 }
 
-/// 64 tasks that call as long as they may.
+/// 64 tasks that make calls until they are stopped.
 struct Load {
     tally: Arc<Tally>,
-    /// Each call takes one: who holds them all has stopped the load.
+    /// Each call takes one permit. Whoever holds all of them has stopped the load.
     permits: Arc<Semaphore>,
     over: Arc<AtomicBool>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
@@ -146,7 +148,7 @@ impl Load {
         }
     }
 
-    /// Lets no call begin, and waits for the end of those that run.
+    /// Lets no new call begin, and waits for the running ones.
     async fn stop(&self) -> SemaphorePermit<'_> {
         let all = u32::try_from(TASKS).unwrap();
         let stopped = timeout(DEADLINE, self.permits.acquire_many(all)).await;
@@ -155,7 +157,7 @@ impl Load {
         stopped
     }
 
-    /// Every call ends, and the tasks with the last one.
+    /// Ends the tasks after their last call.
     async fn end(self) -> Arc<Tally> {
         self.over.store(true, SeqCst);
         for task in self.tasks {
@@ -187,7 +189,7 @@ where
             Err(_) => &tally.cut,
         },
         Err(err) if Refusal::find(&*err).is_some() => {
-            // As a caller who heeds it would, so that the machine has time for the others.
+            // A caller that heeds the hint waits too, so the machine has time for the other tasks.
             sleep(Duration::from_millis(1)).await;
             &tally.refused
         }
@@ -204,7 +206,8 @@ async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Kills the server and starts it again. Answers with what is allocated at each moment when it is down, no call runs and no connection is left.
+/// Kills and restarts the server several times. Returns the allocated bytes of each time when the
+/// server is down, no call runs and no connection is left.
 async fn restarts(server: &mut Server, circuit: &CircuitBreakerHandle, load: &Load) -> Vec<isize> {
     let tally = &load.tally;
     let alive = || Handle::current().metrics().num_alive_tasks();
@@ -217,7 +220,7 @@ async fn restarts(server: &mut Server, circuit: &CircuitBreakerHandle, load: &Lo
         .await;
 
         server.kill().await;
-        // What had been answered by then is read first.
+        // Answers that have already been sent are read first.
         drop(load.stop().await);
         until("no connection is left", || alive() == TASKS).await;
         let refused = tally.refused.load(SeqCst);
@@ -234,7 +237,7 @@ async fn restarts(server: &mut Server, circuit: &CircuitBreakerHandle, load: &Lo
 
         let begun = Instant::now();
         while let Err(err) = server.restart().await {
-            // While the port was free, the system may have lent it to a connection.
+            // While the port was free, the system may have given it to a connection.
             assert!(begun.elapsed() < DEADLINE, "{err}");
             sleep(Duration::from_millis(1)).await;
         }
@@ -246,7 +249,7 @@ async fn scenario(attempts: u32) {
     let mut server = Server::start(|_| Answer::of("text/plain", &["one ", "two ", "three"]))
         .await
         .unwrap();
-    // So that most of what is cut is cut in mid-body.
+    // So most of the cuts are inside a body.
     server.set(Fault::Drip(Duration::from_millis(1)));
     let breaker = CircuitBreakerLayer::new()
         .recovery_duration(COOLDOWN)
@@ -287,12 +290,12 @@ async fn scenario(attempts: u32) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_restarts_under_load_loses_no_call_and_the_circuit_follows_it() {
+async fn no_call_is_lost_while_a_server_restarts_under_load_and_the_circuit_follows() {
     let idle = {
         scenario(0).await;
         LIVE.load(SeqCst)
     };
-    // With retries the circuit sees what they could not save.
+    // With retries, the circuit sees only the calls that they could not save.
     scenario(2).await;
     let grown = LIVE.load(SeqCst) - idle;
     assert!(grown < SLACK, "{grown} bytes are never freed");

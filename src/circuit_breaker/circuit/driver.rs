@@ -1,32 +1,31 @@
-//! A circuit driven as a cell drives it, and checked at every step.
+//! A circuit driven as a `SharedMachine` drives it, and checked at every step.
 
 use std::time::Duration;
 
-use super::{
-    Circuit, CircuitBreakerSnapshot, Denied, PendingEvent, Phase, Recorded, Role, Rules, State,
-    Ticket,
-};
+use super::{Circuit, PendingEvent, Phase, Role, Rules, Ticket};
+use crate::circuit_breaker::snapshot::CircuitBreakerSnapshot;
 use crate::machinery::clock::Timestamp;
+use crate::machinery::denied::Denied;
 use crate::machinery::event_queue::{EventQueue, Queued};
 use crate::machinery::machine::{Machine, Retention};
 use crate::machinery::packed_state::PackedState;
-use crate::vocabulary::Outcome;
+use crate::vocabulary::{Outcome, Recorded, State};
 
-/// A circuit and the word that mirrors it, at a time that the test sets.
+/// A circuit and its packed state, at a time that the test sets.
 ///
-/// Whatever is asked or told here goes the lock-free way where there is one, and every time the other way is taken too, on a
-/// copy, and has to agree.
+/// The driver takes the lock-free way where there is one. Each time it also takes the other way,
+/// on a copy, and asserts that the two agree.
 #[derive(Clone)]
 pub(super) struct Driver {
     pub(super) rules: Rules,
     pub(super) now: Timestamp,
-    /// Behind the word in what lock-free callers counted.
+    /// Without what lock-free callers have counted since the last step.
     pub(super) circuit: Circuit,
     pub(super) packed: PackedState,
-    /// The moment beside the word, which a frame may renew without the circuit.
+    /// The deadline beside the packed state. A frame may renew it without the circuit.
     deadline: Timestamp,
-    told: Vec<PendingEvent>,
-    /// How many verdicts and gate answers needed the word alone.
+    delivered: Vec<PendingEvent>,
+    /// How many verdicts and answers of the gate were lock-free.
     pub(super) lock_free: usize,
 }
 
@@ -47,7 +46,7 @@ impl Driver {
             packed: circuit.packed(),
             deadline: circuit.deadline(),
             circuit,
-            told: Vec::new(),
+            delivered: Vec::new(),
             lock_free: 0,
         }
     }
@@ -69,8 +68,8 @@ impl Driver {
 
     /// The gate.
     pub(super) fn try_acquire(&mut self) -> Result<Ticket, Denied> {
-        let foretold = self.would_allow();
-        let before = self.settled();
+        let predicted = self.would_allow();
+        let before = self.synced();
         let answer = match self.try_acquire_lock_free() {
             Some(answer) => {
                 self.lock_free += 1;
@@ -78,8 +77,8 @@ impl Driver {
             }
             None => self.step(Circuit::try_acquire),
         };
-        assert_eq!(answer.map(|_| ()), foretold, "the oracle is not the gate");
-        let after = self.settled();
+        assert_eq!(answer.map(|_| ()), predicted, "the oracle is not the gate");
+        let after = self.synced();
         match answer {
             Ok(ticket) => {
                 assert_eq!(ticket.generation, after.generation);
@@ -94,22 +93,33 @@ impl Driver {
         answer
     }
 
-    /// The oracle, asked more than once.
+    /// The oracle, asked in every way.
     pub(super) fn would_allow(&self) -> Result<(), Denied> {
-        let answer = self.settled().would_allow(&self.rules, self.now);
-        let mut uncounted = self.circuit.clone();
-        uncounted.take_over(self.circuit.packed(), self.deadline);
-        let again = uncounted.would_allow(&self.rules, self.now);
+        let answer = self.synced().would_allow(&self.rules, self.now);
+        let mut behind = self.circuit.clone();
+        behind.take_over(self.circuit.packed(), self.deadline);
+        let again = behind.would_allow(&self.rules, self.now);
         assert_eq!(
             answer, again,
-            "what was counted in the packed matters to it"
+            "the oracle depends on what was counted lock-free"
         );
-        if let Some(glanced) = self.try_acquire_lock_free() {
-            assert_eq!(glanced.map(|_| ()), answer, "the packed tells otherwise");
-            let mut copy = self.settled();
+        if let Some(lock_free) = self.try_acquire_lock_free() {
+            assert_eq!(
+                lock_free.map(|_| ()),
+                answer,
+                "the lock-free oracle answers otherwise"
+            );
+            let mut copy = self.synced();
             let gate = copy.try_acquire(&self.rules, self.now, &mut EventQueue::default());
-            assert_eq!(glanced, gate, "the gate tells otherwise than the packed");
-            assert_eq!(copy, self.settled(), "the gate had more to do");
+            assert_eq!(
+                lock_free, gate,
+                "the gate answers otherwise than the lock-free gate"
+            );
+            assert_eq!(
+                copy,
+                self.synced(),
+                "the gate changed the circuit, and the lock-free gate does not"
+            );
         }
         let busy =
             Circuit::try_acquire_lock_free(PackedState::BUSY, || Some(self.deadline), || self.now);
@@ -117,7 +127,7 @@ impl Driver {
         answer
     }
 
-    /// What the word alone tells.
+    /// The gate and the oracle, from the packed state alone.
     pub(super) fn try_acquire_lock_free(&self) -> Option<Result<Ticket, Denied>> {
         Circuit::try_acquire_lock_free(self.packed, || Some(self.deadline), || self.now)
     }
@@ -132,33 +142,37 @@ impl Driver {
                 circuit.record(rules, now, ticket, outcome, events)
             });
         };
-        let mut by_the_lock = self.settled();
+        let mut under_lock = self.synced();
         let mut events = EventQueue::default();
-        let recorded = by_the_lock.record(&self.rules, self.now, ticket, outcome, &mut events);
+        let recorded = under_lock.record(&self.rules, self.now, ticket, outcome, &mut events);
         assert_eq!(recorded, Recorded::Applied);
-        assert_eq!(events.next(), None, "a record_lock_free past an event");
+        assert_eq!(events.next(), None, "a lock-free verdict missed an event");
         self.packed = packed;
         assert_eq!(
-            self.settled(),
-            by_the_lock,
-            "the record_lock_free leads elsewhere"
+            self.synced(),
+            under_lock,
+            "the lock-free verdict leads elsewhere"
         );
-        assert_eq!(by_the_lock.packed(), packed, "the packed is not the mirror");
+        assert_eq!(
+            under_lock.packed(),
+            packed,
+            "the packed state is no mirror of the circuit"
+        );
         self.lock_free += 1;
         recorded
     }
 
-    /// A frame of the call whose ticket this is. Answers whether its lease started anew.
+    /// A frame of the call that holds `ticket`. Answers whether the lease starts anew.
     pub(super) fn renew(&mut self, ticket: Ticket) -> bool {
-        let before = self.settled();
+        let before = self.synced();
         let renewed = Circuit::renewed(self.packed, self.deadline, ticket, &self.rules, self.now);
-        // By the machine itself: its verdict would count, and it is the probe's.
+        // The machine itself agrees if a verdict of this call would count as the probe's.
         let mut judged = before.clone();
         let mut events = EventQueue::default();
         let (rules, now) = (&self.rules, self.now);
         let recorded = judged.record(rules, now, ticket, Outcome::Neutral, &mut events);
         let lives = recorded == Recorded::Applied && before.phase == Phase::Probing;
-        assert_eq!(renewed.is_some(), lives, "the machine tells otherwise");
+        assert_eq!(renewed.is_some(), lives, "the machine answers otherwise");
         let Some(deadline) = renewed else {
             return false;
         };
@@ -170,14 +184,18 @@ impl Driver {
             "it was the probe's slot"
         );
         self.deadline = deadline;
-        // Nothing but the moment is another, as if the probe had begun now.
-        let after = self.settled();
+        // Only the deadline changes, as if the probe had started now.
+        let after = self.synced();
         assert_eq!(after, Circuit { deadline, ..before });
-        assert_eq!(after.packed(), self.packed, "a frame moved the packed");
+        assert_eq!(
+            after.packed(),
+            self.packed,
+            "a frame changed the packed state"
+        );
         true
     }
 
-    /// A dropped call that ran for `ran`; `None` if it says nothing.
+    /// Drops a call that ran for `ran`. `None` if that says nothing.
     pub(super) fn cancel(&mut self, ticket: Ticket, ran: Duration) -> Option<Recorded> {
         let outcome = self.rules.on_cancel.judge(|| ran)?;
         Some(self.record(ticket, outcome))
@@ -196,14 +214,14 @@ impl Driver {
     // ===== looking =====
 
     pub(super) fn snapshot(&self) -> CircuitBreakerSnapshot {
-        let mut uncounted = self.circuit.clone();
-        uncounted.take_over(self.circuit.packed(), self.deadline);
-        let snapshot = uncounted.snapshot(self.packed, &self.rules, self.now);
-        let settled = self.settled();
-        let again = settled.snapshot(settled.packed(), &self.rules, self.now);
+        let mut behind = self.circuit.clone();
+        behind.take_over(self.circuit.packed(), self.deadline);
+        let snapshot = behind.snapshot(self.packed, &self.rules, self.now);
+        let synced = self.synced();
+        let again = synced.snapshot(synced.packed(), &self.rules, self.now);
         assert_eq!(
             snapshot, again,
-            "the snapshot misses what the packed counted"
+            "the snapshot misses what was counted lock-free"
         );
         snapshot
     }
@@ -213,23 +231,23 @@ impl Driver {
     }
 
     pub(super) fn retention(&self) -> Retention {
-        self.settled().retention(&self.rules, self.now)
+        self.synced().retention(&self.rules, self.now)
     }
 
     pub(super) fn packed(&self) -> PackedState {
         self.packed
     }
 
-    /// The circuit as the next step would find it.
-    pub(super) fn settled(&self) -> Circuit {
+    /// The circuit, with the changes of lock-free callers taken over.
+    pub(super) fn synced(&self) -> Circuit {
         let mut circuit = self.circuit.clone();
         circuit.take_over(self.packed, self.deadline);
         circuit
     }
 
-    /// What there was to tell since the last time, in order.
+    /// The events since the last time, in order.
     pub(super) fn events(&mut self) -> Vec<PendingEvent> {
-        std::mem::take(&mut self.told)
+        std::mem::take(&mut self.delivered)
     }
 
     fn step<R>(
@@ -244,11 +262,14 @@ impl Driver {
         self.packed = self.circuit.packed();
         self.deadline = self.circuit.deadline();
         if was <= self.now && self.circuit.generation != generation {
-            assert_ne!(self.deadline, was, "a late frame would take it for its own");
+            assert_ne!(
+                self.deadline, was,
+                "a late frame would renew the new deadline"
+            );
         }
-        while let Some(told) = events.next() {
-            match told {
-                Queued::Event(pending) => self.told.push(pending),
+        while let Some(queued) = events.next() {
+            match queued {
+                Queued::Event(pending) => self.delivered.push(pending),
                 Queued::Missed(_) => unreachable!("one step has few events"),
             }
         }

@@ -2,191 +2,70 @@
 //!
 //! | state | event | what happens |
 //! | --- | --- | --- |
-//! | Closed | success | streak = 0 |
-//! | Closed | failure | streak + 1; at `failure_threshold` → Open, the cooldown counts from now. A fatal one trips at once |
+//! | Closed | success | the streak is 0 |
+//! | Closed | failure | the streak grows by 1; at `failure_threshold` → Open, and the cooldown counts from now. A fatal failure trips at once |
 //! | Closed | a result from an older generation | stale: changes nothing, success or failure |
-//! | Open | call, cooldown not over | refused, with the time that is left |
-//! | Open | call, `elapsed ≥ recovery_duration` | → `HalfOpen`; this caller is the probe, its lease starts |
-//! | Open | stale success | ignored: it describes the time before the trip |
-//! | Open | stale failure | the cooldown restarts from now (each admitted call once; refusals never) |
-//! | `HalfOpen` | call, slot taken | refused (`ProbeInFlight`), with the rest of the lease |
-//! | `HalfOpen` | the probe succeeds, lease live | → Closed (or the next probe, until `success_threshold`) |
+//! | Open | a call, the cooldown is not over | refused, with the time that is left |
+//! | Open | a call, the cooldown is over | → `HalfOpen`; this call is the probe, and its lease starts |
+//! | Open | a stale success | ignored: it describes the time before the trip |
+//! | Open | a stale failure | the cooldown restarts from now (once for each admitted call; refusals never do this) |
+//! | `HalfOpen` | a call, the slot is taken | refused (`ProbeInFlight`), with the rest of the lease |
+//! | `HalfOpen` | the probe succeeds within its lease | → Closed (or the next probe, until `success_threshold`) |
 //! | `HalfOpen` | the probe fails | → Open, the cooldown counts from now |
-//! | `HalfOpen` | the probe shows a sign of life, lease live | the lease starts anew |
-//! | `HalfOpen` | lease over | → Open, the cooldown counts from the lease's end, however late it is noticed |
+//! | `HalfOpen` | the probe shows a sign of life within its lease | the lease starts anew |
+//! | `HalfOpen` | the lease is over | → Open, the cooldown counts from the end of the lease, however late it is noticed |
 //! | `HalfOpen` | the probe is neutral | the slot is free; the next call is the probe |
 //! | `HalfOpen` | any other result | stale: changes nothing |
-//! | any | pinned open by hand | Open until a reset; results are stale and move nothing |
+//! | any | pinned open by hand | Open until a reset; results are stale and change nothing |
 //! | any | reset | as new, in a new generation |
 //!
-//! Every transition begins a new generation. Only a probe is ever admitted in a generation that is half-open, and nobody in one
-//! that is open, so a result's generation alone says what it may do.
+//! Beside the table: with a failure rate, a success or a failure also trips the closed circuit if
+//! the rate is reached.
+//!
+//! Every transition begins a new generation. Nobody is admitted in a generation that is open, and
+//! only probes are admitted in one that is half-open. So the generation of a result alone says
+//! which row it belongs to.
+//!
+//! | file | what it holds |
+//! | --- | --- |
+//! | `mod` | the machine: one function for each kind of event, then one for each row that changes something |
+//! | `phase`, `ticket` | the phase of a circuit; what an admitted call carries |
+//! | `lock_free` | the decisions that the packed state alone allows |
+//! | `rules` | the settings, the failure rate, the growth of the cooldown |
+//! | `window` | the last calls, for the failure rate |
+//! | `machine` | the circuit as the shared machinery sees it: packed state, eviction, events |
 
+mod lock_free;
+mod machine;
+mod phase;
+mod rules;
+mod ticket;
 mod window;
 
-use std::collections::hash_map::DefaultHasher;
-use std::hash::Hasher;
+#[cfg(test)]
+mod driver;
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod rows;
+#[cfg(test)]
+mod walk;
+
 use std::time::Duration;
 
-use self::window::Tally;
+pub(super) use self::phase::Phase;
+pub use self::rules::WhenOpen;
+pub(crate) use self::rules::{Backoff, Rate, Rules};
+pub(super) use self::ticket::{Role, Ticket};
 pub use self::window::Window;
-use super::WhenOpen;
-use crate::machinery::clock::{Timestamp, nanos};
+use self::window::WindowCounts;
+use crate::machinery::clock::Timestamp;
 use crate::machinery::cooldown::{restarted, retry_deadline};
 use crate::machinery::denied::Denied;
 use crate::machinery::event_queue::EventQueue;
-use crate::machinery::machine::{Machine, Retention};
-use crate::machinery::packed_state::PackedState;
-use crate::vocabulary::Reason;
-use crate::vocabulary::{Cancelled, Failure, FailureKind, Outcome, Recorded};
-use crate::vocabulary::{Event, State, TransitionReason};
+use crate::vocabulary::{Failure, FailureKind, Outcome, Reason, Recorded, State, TransitionReason};
 
-/// How a circuit decides.
-#[derive(Clone, Debug)]
-pub(crate) struct Rules {
-    pub(super) failure_threshold: u32,
-    pub(super) recovery_duration: Duration,
-    pub(super) probe_timeout: Duration,
-    pub(super) success_threshold: u32,
-    pub(super) retry_after_cap: Duration,
-    pub(super) backoff: Option<Backoff>,
-    /// The largest part of a cooldown that is added to it.
-    pub(super) jitter: f64,
-    pub(super) rate: Option<Rate>,
-    /// The calls that the window must hold before the rate counts; a smaller window must be full.
-    pub(super) minimum_calls: u32,
-    pub(super) slow_call: Option<Duration>,
-    pub(super) on_cancel: Cancelled,
-    pub(super) observe_only: bool,
-    pub(super) when_open: WhenOpen,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Backoff {
-    pub(super) factor: f64,
-    pub(super) max: Duration,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Rate {
-    pub(super) fraction: f64,
-    pub(super) window: Window,
-}
-
-impl Default for Rules {
-    fn default() -> Self {
-        Self {
-            failure_threshold: 3,
-            recovery_duration: Duration::from_secs(30),
-            probe_timeout: Duration::from_secs(30),
-            success_threshold: 1,
-            retry_after_cap: Duration::from_secs(5 * 60),
-            backoff: None,
-            jitter: 0.0,
-            rate: None,
-            minimum_calls: 10,
-            slow_call: None,
-            on_cancel: Cancelled::Ignore,
-            observe_only: false,
-            when_open: WhenOpen::Refuse,
-        }
-    }
-}
-
-impl Rules {
-    /// Whether a verdict may depend on how long the call ran.
-    pub(super) fn are_timed(&self) -> bool {
-        self.slow_call.is_some() || self.on_cancel.is_timed()
-    }
-
-    /// Whether the failure rate, if one is set, calls for a trip.
-    fn rate_is_reached(&self, tally: Option<&Tally>, now: Timestamp) -> bool {
-        let (Some(rate), Some(tally)) = (self.rate, tally) else {
-            return false;
-        };
-        let minimum = match rate.window {
-            Window::Calls(calls) => calls.min(self.minimum_calls),
-            Window::Time(_) => self.minimum_calls,
-        };
-        let (calls, failures) = tally.totals(now);
-        // Divided, and not multiplied: of counts far below 2⁵³, the quotient is rounded as the fraction itself is, so that the two are
-        // equal where they are meant to be.
-        #[allow(clippy::cast_precision_loss)]
-        let reached = failures as f64 / calls as f64 >= rate.fraction;
-        calls >= u64::from(minimum) && reached
-    }
-
-    /// What a result says, a success's time taken into account.
-    #[inline]
-    pub(super) fn judge(&self, outcome: Outcome, ran: impl FnOnce() -> Duration) -> Outcome {
-        match (outcome, self.slow_call) {
-            (Outcome::Success, Some(slow)) if ran() >= slow => Failure::transient().into(),
-            _ => outcome,
-        }
-    }
-}
-
-/// Where a circuit is. The word carries it as a number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub(super) enum Phase {
-    Closed = 0,
-    /// Half-open, the slot free.
-    Vacant = 1,
-    /// Half-open, the slot taken; `until` is the lease's end.
-    Probing = 2,
-    /// Pinned open by hand.
-    Forced = 3,
-    /// `until` is when a probe may go. It has a bit of its own, since most refusals look at nothing else.
-    Open = 4,
-}
-
-impl Phase {
-    fn of(packed: PackedState) -> Self {
-        match packed.phase() {
-            0 => Phase::Closed,
-            1 => Phase::Vacant,
-            2 => Phase::Probing,
-            3 => Phase::Forced,
-            _ => Phase::Open,
-        }
-    }
-
-    fn state(self) -> State {
-        match self {
-            Phase::Closed => State::Closed,
-            Phase::Open | Phase::Forced => State::Open,
-            Phase::Probing | Phase::Vacant => State::HalfOpen,
-        }
-    }
-}
-
-/// What an admitted call carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Ticket {
-    pub(super) generation: u32,
-    pub(super) role: Role,
-}
-
-impl Ticket {
-    /// The ticket of a call that `word` lets through with all others.
-    #[inline]
-    pub(super) fn ordinary(packed: PackedState) -> Self {
-        Self {
-            generation: packed.generation(),
-            role: Role::Ordinary,
-        }
-    }
-}
-
-/// An enum rather than a flag, so that the compiler has room in it to tell a future's variants apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Role {
-    Ordinary,
-    Probe,
-}
-
-/// What the circuit leaves for observers.
+/// An event that waits for the observers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PendingEvent {
     Transition {
@@ -203,190 +82,57 @@ pub(crate) enum PendingEvent {
     },
 }
 
-/// A circuit as it is at one moment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct CircuitBreakerSnapshot {
-    /// The state. A probe whose lease is over has opened the circuit, noticed or not.
-    pub state: State,
-    /// Open, and the cooldown is over: the next call is the probe.
-    pub due: bool,
-    /// Pinned open by hand, until a reset.
-    pub forced: bool,
-    /// How many calls failed in a row while closed; kept from a trip until the circuit closes again.
-    pub streak: u32,
-    /// What is left of the cooldown, zero once a probe is due, or of the probe's lease; `None` if neither runs, or it has no end.
-    pub time_left: Option<Duration>,
-    /// How often it has tripped or was pinned open, since it was made or reset.
-    pub trips: u64,
-    /// The kind of the last failure since it was made or reset.
-    pub last_failure: Option<FailureKind>,
-}
-
 /// The state machine. See the module's table.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Circuit {
     generation: u32,
-    phase: Phase,
-    /// The deadline of the phase; [`Timestamp::NEVER`] where it has none.
+    pub(super) phase: Phase,
+    /// When the phase runs out; [`Timestamp::NEVER`] if it does not.
     deadline: Timestamp,
-    streak: u32,
-    last: Option<FailureKind>,
-    /// Until when a failure of this streak asked to be left alone; [`Timestamp::START`] if none did.
-    hint: Timestamp,
-    /// The cooldown of the present opening, jitter included; a late failure restarts it.
+    pub(super) streak: u32,
+    last_failure: Option<FailureKind>,
+    /// The latest `retry_after` of the streak, as a point in time; [`Timestamp::START`] if no
+    /// failure carried one.
+    retry_deadline: Timestamp,
+    /// The cooldown of the last trip, jitter included. A stale failure restarts it.
     cooldown: Duration,
-    /// The cooldown of the next opening, jitter left aside.
-    next: Duration,
-    /// Probes that succeeded, one after the other.
+    /// The cooldown of the next trip, without jitter.
+    next_cooldown: Duration,
+    /// How many probes have succeeded, one after the other.
     successes: u32,
-    trips: u64,
+    pub(super) trips: u64,
     seed: u64,
-    /// Whether its verdicts may depend on how long a call ran.
+    /// Whether a verdict may depend on how long the call ran.
     timed: bool,
-    tally: Option<Box<Tally>>,
+    /// The last calls, if a failure rate is set.
+    window: Option<Box<WindowCounts>>,
 }
 
 impl Circuit {
+    /// A closed circuit. `seed` is the seed of its jitter.
     pub(super) fn new(rules: &Rules, seed: u64) -> Self {
         Self {
             generation: 0,
             phase: Phase::Closed,
             deadline: Timestamp::NEVER,
             streak: 0,
-            last: None,
-            hint: Timestamp::START,
+            last_failure: None,
+            retry_deadline: Timestamp::START,
             cooldown: Duration::ZERO,
-            next: rules.recovery_duration,
+            next_cooldown: rules.recovery_duration,
             successes: 0,
             trips: 0,
             seed,
             timed: rules.are_timed(),
-            tally: rules.rate.map(|rate| Box::new(Tally::new(rate.window))),
+            window: rules
+                .rate
+                .map(|rate| Box::new(WindowCounts::new(rate.window))),
         }
     }
 
-    // ===== the gate and the oracle =====
+    // ===== the events =====
 
-    /// The gate: admits the call, or says why not.
-    pub(super) fn try_acquire(
-        &mut self,
-        rules: &Rules,
-        now: Timestamp,
-        events: &mut EventQueue<PendingEvent>,
-    ) -> Result<Ticket, Denied> {
-        self.expire(rules, now, events);
-        match Self::answer(self.phase, self.deadline, self.last, now) {
-            Err(denied) => Err(denied),
-            Ok(Role::Ordinary) => Ok(self.ticket(Role::Ordinary)),
-            Ok(Role::Probe) => {
-                if self.phase == Phase::Open {
-                    self.go(Phase::Probing, TransitionReason::CooldownOver, events);
-                }
-                self.phase = Phase::Probing;
-                self.deadline = now.saturating_add(rules.probe_timeout);
-                events.push(PendingEvent::ProbeStarted {
-                    generation: self.generation,
-                });
-                Ok(self.ticket(Role::Probe))
-            }
-        }
-    }
-
-    /// The oracle: what the gate would answer, with nothing changed.
-    pub(super) fn would_allow(&self, rules: &Rules, now: Timestamp) -> Result<(), Denied> {
-        let (phase, deadline) = self.at(rules, now);
-        Self::answer(phase, deadline, self.last_at(phase), now).map(|_| ())
-    }
-
-    /// The oracle again, for callers without the lock, from the word and its moment alone. `None` if the machine must be asked.
-    pub(super) fn try_acquire_lock_free(
-        packed: PackedState,
-        deadline: impl FnOnce() -> Option<Timestamp>,
-        now: impl FnOnce() -> Timestamp,
-    ) -> Option<Result<Ticket, Denied>> {
-        if packed.is_busy() {
-            return None;
-        }
-        let phase = Phase::of(packed);
-        let role = match phase {
-            Phase::Closed => Role::Ordinary,
-            Phase::Vacant => return None,
-            Phase::Open | Phase::Probing | Phase::Forced => {
-                match Self::answer(phase, deadline()?, packed.last(), now()) {
-                    Err(denied) if denied.wait != Some(Duration::ZERO) => return Some(Err(denied)),
-                    // Due, or the lease is over: the machine has to move.
-                    _ => return None,
-                }
-            }
-        };
-        let generation = packed.generation();
-        Some(Ok(Ticket { generation, role }))
-    }
-
-    /// Whether `word` is open, so that its moment is when a probe may go. A busy word says no.
-    #[inline]
-    pub(super) fn is_open(packed: PackedState) -> bool {
-        packed.phase() & Phase::Open as u8 != 0
-    }
-
-    fn answer(
-        phase: Phase,
-        deadline: Timestamp,
-        last: Option<FailureKind>,
-        now: Timestamp,
-    ) -> Result<Role, Denied> {
-        let reason = match phase {
-            Phase::Closed => return Ok(Role::Ordinary),
-            Phase::Vacant => return Ok(Role::Probe),
-            Phase::Open if now >= deadline => return Ok(Role::Probe),
-            Phase::Open => Reason::CircuitOpen,
-            Phase::Probing => Reason::ProbeInFlight,
-            Phase::Forced => Reason::ForcedOpen,
-        };
-        let wait = deadline.remaining(now);
-        Err(Denied { reason, wait, last })
-    }
-
-    fn ticket(&self, role: Role) -> Ticket {
-        let generation = self.generation;
-        Ticket { generation, role }
-    }
-
-    // ===== verdicts =====
-
-    /// What a verdict changes if that is the streak and the last failure alone; `None` if the machine must be asked.
-    #[inline]
-    pub(super) fn record_lock_free(
-        packed: PackedState,
-        ticket: Ticket,
-        outcome: Outcome,
-        rules: &Rules,
-    ) -> Option<PackedState> {
-        if !packed.is_lock_free_in(ticket.generation) {
-            return None;
-        }
-        match outcome {
-            Outcome::Failure(failure) if !failure.is_plain() => None,
-            _ => packed.counting(outcome, rules.failure_threshold),
-        }
-    }
-
-    /// When the lease ends of a probe that shows a sign of life now; `None` if `ticket` is not that of the probe that is out, or its lease is
-    /// over.
-    #[cfg(any(feature = "http", test, tower_breaker_loom))]
-    pub(super) fn renewed(
-        packed: PackedState,
-        deadline: Timestamp,
-        ticket: Ticket,
-        rules: &Rules,
-        now: Timestamp,
-    ) -> Option<Timestamp> {
-        let out = Phase::of(packed) == Phase::Probing && packed.generation() == ticket.generation;
-        (out && now < deadline).then(|| now.saturating_add(rules.probe_timeout))
-    }
-
-    /// Takes a verdict, already judged by the rules.
+    /// Takes the verdict of an admitted call, as [`Rules::judge`] gave it.
     pub(super) fn record(
         &mut self,
         rules: &Rules,
@@ -395,169 +141,77 @@ impl Circuit {
         outcome: Outcome,
         events: &mut EventQueue<PendingEvent>,
     ) -> Recorded {
-        self.expire(rules, now, events);
-        if ticket.generation == self.generation {
-            match self.phase {
-                Phase::Closed => self.record_ordinary(rules, now, outcome, events),
-                // The only call in flight in this generation is the probe.
-                _ => self.record_probe(rules, now, outcome, events),
+        self.expire_lease(rules, now, events);
+        let current = ticket.generation == self.generation;
+        match (self.phase, outcome) {
+            (Phase::Closed, Outcome::Success) if current => {
+                self.closed_success(rules, now, events);
             }
-            return Recorded::Applied;
-        }
-        if let (Phase::Open, Outcome::Failure(failure)) = (self.phase, outcome) {
-            self.last = Some(failure.kind());
-            self.deadline = restarted(
-                failure,
-                self.deadline,
-                now,
-                self.cooldown,
-                rules.retry_after_cap,
-            );
-        }
-        Recorded::Stale
-    }
-
-    fn record_ordinary(
-        &mut self,
-        rules: &Rules,
-        now: Timestamp,
-        outcome: Outcome,
-        events: &mut EventQueue<PendingEvent>,
-    ) {
-        let failure = match outcome {
-            Outcome::Neutral => return,
-            Outcome::Success => {
-                self.streak = 0;
-                self.hint = Timestamp::START;
-                None
+            (Phase::Closed, Outcome::Failure(failure)) if current => {
+                self.closed_failure(rules, now, failure, events);
             }
-            Outcome::Failure(failure) => {
-                self.streak = self.streak.saturating_add(1);
-                self.last = Some(failure.kind());
-                self.hint = self
-                    .hint
-                    .max(retry_deadline(failure, now, rules.retry_after_cap));
-                Some(failure)
+            // Nobody is admitted in an open generation, so this failure is stale.
+            (Phase::Open, Outcome::Failure(failure)) => {
+                self.open_stale_failure(rules, now, failure);
             }
-        };
-        if let Some(tally) = &mut self.tally {
-            tally.count(failure.is_some(), now);
-        }
-        let reason = match failure {
-            Some(failure) if failure.kind() == FailureKind::Fatal => TransitionReason::FatalFailure,
-            Some(_) if self.streak >= rules.failure_threshold => TransitionReason::FailureThreshold,
-            _ if rules.rate_is_reached(self.tally.as_deref(), now) => TransitionReason::FailureRate,
-            _ => return,
-        };
-        self.trip(rules, now, reason, events);
-    }
-
-    fn record_probe(
-        &mut self,
-        rules: &Rules,
-        now: Timestamp,
-        outcome: Outcome,
-        events: &mut EventQueue<PendingEvent>,
-    ) {
-        match outcome {
-            Outcome::Neutral => self.vacate(),
-            Outcome::Success => {
-                self.successes += 1;
-                if self.successes < rules.success_threshold {
-                    self.vacate();
-                } else {
-                    self.clear(rules);
-                    self.go(Phase::Closed, TransitionReason::ProbeSucceeded, events);
-                }
+            // The only current call of a half-open generation is the probe.
+            (Phase::Probing, Outcome::Success) if current => self.probe_success(rules, events),
+            (Phase::Probing, Outcome::Failure(failure)) if current => {
+                self.probe_failure(rules, now, failure, events);
             }
-            Outcome::Failure(failure) => {
-                self.last = Some(failure.kind());
-                self.hint = retry_deadline(failure, now, rules.retry_after_cap);
-                self.trip(rules, now, TransitionReason::ProbeFailed, events);
-            }
+            (Phase::Probing, Outcome::Neutral) if current => self.free_slot(),
+            // A neutral result of an ordinary call, and every other stale result.
+            _ => {}
         }
-    }
-
-    fn vacate(&mut self) {
-        self.phase = Phase::Vacant;
-        self.deadline = Timestamp::NEVER;
-    }
-
-    // ===== by hand =====
-
-    pub(super) fn force_open(
-        &mut self,
-        rules: &Rules,
-        now: Timestamp,
-        events: &mut EventQueue<PendingEvent>,
-    ) {
-        self.expire(rules, now, events);
-        if self.phase != Phase::Forced {
-            self.deadline = Timestamp::NEVER;
-            self.trips += u64::from(self.phase.state() != State::Open);
-            self.go(Phase::Forced, TransitionReason::ForcedOpen, events);
-        }
-    }
-
-    pub(super) fn reset(
-        &mut self,
-        rules: &Rules,
-        now: Timestamp,
-        events: &mut EventQueue<PendingEvent>,
-    ) {
-        self.expire(rules, now, events);
-        self.clear(rules);
-        self.last = None;
-        self.trips = 0;
-        self.go(Phase::Closed, TransitionReason::Reset, events);
-    }
-
-    pub(super) fn snapshot(
-        &self,
-        packed: PackedState,
-        rules: &Rules,
-        now: Timestamp,
-    ) -> CircuitBreakerSnapshot {
-        let (phase, deadline) = self.at(rules, now);
-        CircuitBreakerSnapshot {
-            state: phase.state(),
-            due: phase == Phase::Open && now >= deadline,
-            forced: phase == Phase::Forced,
-            streak: packed.streak_or(self.streak),
-            time_left: deadline.remaining(now),
-            trips: self.trips + u64::from(phase != self.phase),
-            last_failure: if phase == self.phase {
-                packed.last()
-            } else {
-                self.last_at(phase)
-            },
-        }
-    }
-
-    // ===== how it moves =====
-
-    /// The phase and its deadline as they are at `now`, a lease that is over taken into account.
-    fn at(&self, rules: &Rules, now: Timestamp) -> (Phase, Timestamp) {
-        if self.phase == Phase::Probing && now >= self.deadline {
-            return (
-                Phase::Open,
-                self.deadline.saturating_add(self.next_cooldown(rules)),
-            );
-        }
-        (self.phase, self.deadline)
-    }
-
-    /// The last failure, if the phase is as [`at`](Self::at) found it: a lease that is over is a failure.
-    fn last_at(&self, phase: Phase) -> Option<FailureKind> {
-        if phase == self.phase {
-            self.last
+        if current {
+            Recorded::Applied
         } else {
-            Some(FailureKind::Transient)
+            Recorded::Stale
         }
     }
 
-    /// Notices that the lease is over.
-    pub(super) fn expire(
+    /// The gate: admits a call, or says why not.
+    pub(super) fn try_acquire(
+        &mut self,
+        rules: &Rules,
+        now: Timestamp,
+        events: &mut EventQueue<PendingEvent>,
+    ) -> Result<Ticket, Denied> {
+        self.expire_lease(rules, now, events);
+        let role = Self::decide(self.phase, self.deadline, self.last_failure, now)?;
+        if role == Role::Probe {
+            self.start_probe(rules, now, events);
+        }
+        Ok(self.ticket(role))
+    }
+
+    /// The oracle: what the gate would answer, with nothing changed.
+    pub(super) fn would_allow(&self, rules: &Rules, now: Timestamp) -> Result<(), Denied> {
+        let (phase, deadline) = self.phase_at(rules, now);
+        Self::decide(phase, deadline, self.last_failure_at(phase), now).map(|_| ())
+    }
+
+    /// The rows of a call, for the gate and the oracle alike.
+    fn decide(
+        phase: Phase,
+        deadline: Timestamp,
+        last: Option<FailureKind>,
+        now: Timestamp,
+    ) -> Result<Role, Denied> {
+        let reason = match phase {
+            Phase::Closed => return Ok(Role::Ordinary),
+            Phase::Open if now >= deadline => return Ok(Role::Probe),
+            Phase::Open => Reason::CircuitOpen,
+            Phase::Probing => Reason::ProbeInFlight,
+            Phase::Vacant => return Ok(Role::Probe),
+            Phase::Forced => Reason::ForcedOpen,
+        };
+        let wait = deadline.remaining(now);
+        Err(Denied { reason, wait, last })
+    }
+
+    /// Opens the circuit if the lease is over. Every other event comes after this one.
+    pub(super) fn expire_lease(
         &mut self,
         rules: &Rules,
         now: Timestamp,
@@ -567,15 +221,145 @@ impl Circuit {
             events.push(PendingEvent::LeaseExpired {
                 generation: self.generation,
             });
-            self.last = Some(FailureKind::Transient);
+            self.last_failure = Some(FailureKind::Transient);
             let end = self.deadline;
             self.trip(rules, end, TransitionReason::LeaseExpired, events);
-            // The same without a cooldown, when a probe is due: a frame that comes late must not take it for its lease's end.
+            // Without a cooldown, the new deadline would be the end of the lease. A late frame of
+            // the probe would take it for its own, and renew it.
             self.deadline = self.deadline.distinct_from(end);
         }
     }
 
-    /// Opens the circuit; the cooldown counts from `at`.
+    /// Pins the circuit open.
+    pub(super) fn force_open(
+        &mut self,
+        rules: &Rules,
+        now: Timestamp,
+        events: &mut EventQueue<PendingEvent>,
+    ) {
+        self.expire_lease(rules, now, events);
+        if self.phase != Phase::Forced {
+            self.deadline = Timestamp::NEVER;
+            self.trips += u64::from(self.phase.state() != State::Open);
+            self.transition(Phase::Forced, TransitionReason::ForcedOpen, events);
+        }
+    }
+
+    /// Closes the circuit and forgets everything.
+    pub(super) fn reset(
+        &mut self,
+        rules: &Rules,
+        now: Timestamp,
+        events: &mut EventQueue<PendingEvent>,
+    ) {
+        self.expire_lease(rules, now, events);
+        self.clear(rules);
+        self.last_failure = None;
+        self.trips = 0;
+        self.transition(Phase::Closed, TransitionReason::Reset, events);
+    }
+
+    // ===== the rows that change something, in the order of the table =====
+
+    fn closed_success(
+        &mut self,
+        rules: &Rules,
+        now: Timestamp,
+        events: &mut EventQueue<PendingEvent>,
+    ) {
+        self.streak = 0;
+        self.retry_deadline = Timestamp::START;
+        self.count_in_window(false, now);
+        // A success can complete the minimum of calls.
+        if rules.rate_is_reached(self.window.as_deref(), now) {
+            self.trip(rules, now, TransitionReason::FailureRate, events);
+        }
+    }
+
+    fn closed_failure(
+        &mut self,
+        rules: &Rules,
+        now: Timestamp,
+        failure: Failure,
+        events: &mut EventQueue<PendingEvent>,
+    ) {
+        self.streak = self.streak.saturating_add(1);
+        self.last_failure = Some(failure.kind());
+        self.retry_deadline =
+            self.retry_deadline
+                .max(retry_deadline(failure, now, rules.retry_after_cap));
+        self.count_in_window(true, now);
+        let reason = if failure.kind() == FailureKind::Fatal {
+            TransitionReason::FatalFailure
+        } else if self.streak >= rules.failure_threshold {
+            TransitionReason::FailureThreshold
+        } else if rules.rate_is_reached(self.window.as_deref(), now) {
+            TransitionReason::FailureRate
+        } else {
+            return;
+        };
+        self.trip(rules, now, reason, events);
+    }
+
+    /// Open, and the cooldown is over; or half-open, and the slot is free: this call is the probe.
+    fn start_probe(
+        &mut self,
+        rules: &Rules,
+        now: Timestamp,
+        events: &mut EventQueue<PendingEvent>,
+    ) {
+        if self.phase == Phase::Open {
+            self.transition(Phase::Probing, TransitionReason::CooldownOver, events);
+        }
+        self.phase = Phase::Probing;
+        self.deadline = now.saturating_add(rules.probe_timeout);
+        events.push(PendingEvent::ProbeStarted {
+            generation: self.generation,
+        });
+    }
+
+    fn open_stale_failure(&mut self, rules: &Rules, now: Timestamp, failure: Failure) {
+        self.last_failure = Some(failure.kind());
+        self.deadline = restarted(
+            failure,
+            self.deadline,
+            now,
+            self.cooldown,
+            rules.retry_after_cap,
+        );
+    }
+
+    fn probe_success(&mut self, rules: &Rules, events: &mut EventQueue<PendingEvent>) {
+        self.successes += 1;
+        if self.successes < rules.success_threshold {
+            self.free_slot();
+        } else {
+            self.clear(rules);
+            self.transition(Phase::Closed, TransitionReason::ProbeSucceeded, events);
+        }
+    }
+
+    fn probe_failure(
+        &mut self,
+        rules: &Rules,
+        now: Timestamp,
+        failure: Failure,
+        events: &mut EventQueue<PendingEvent>,
+    ) {
+        self.last_failure = Some(failure.kind());
+        self.retry_deadline = retry_deadline(failure, now, rules.retry_after_cap);
+        self.trip(rules, now, TransitionReason::ProbeFailed, events);
+    }
+
+    /// The probe is neutral, or more probes must succeed.
+    fn free_slot(&mut self) {
+        self.phase = Phase::Vacant;
+        self.deadline = Timestamp::NEVER;
+    }
+
+    // ===== what the rows have in common =====
+
+    /// Opens the circuit. The cooldown counts from `at`.
     fn trip(
         &mut self,
         rules: &Rules,
@@ -583,34 +367,27 @@ impl Circuit {
         reason: TransitionReason,
         events: &mut EventQueue<PendingEvent>,
     ) {
-        self.cooldown = self.next_cooldown(rules);
-        self.deadline = at.saturating_add(self.cooldown).max(self.hint);
-        self.hint = Timestamp::START;
-        self.next = rules.grow(self.next);
+        self.cooldown = self.jittered_cooldown(rules);
+        self.deadline = at.saturating_add(self.cooldown).max(self.retry_deadline);
+        self.retry_deadline = Timestamp::START;
+        self.next_cooldown = rules.grown(self.next_cooldown);
         self.successes = 0;
         self.trips += 1;
-        self.go(Phase::Open, reason, events);
+        self.transition(Phase::Open, reason, events);
     }
 
-    /// The cooldown of the next opening. The same question has the same answer until the circuit trips.
-    fn next_cooldown(&self, rules: &Rules) -> Duration {
-        rules.lengthen(self.next, self.seed, self.trips)
+    /// The cooldown of the next trip, jitter included. The answer stays the same until the circuit
+    /// trips.
+    fn jittered_cooldown(&self, rules: &Rules) -> Duration {
+        rules.jittered(self.next_cooldown, self.seed, self.trips)
     }
 
-    /// Forgets the streak, the hints, the growth of the cooldown and the window.
-    fn clear(&mut self, rules: &Rules) {
-        self.deadline = Timestamp::NEVER;
-        self.streak = 0;
-        self.hint = Timestamp::START;
-        self.cooldown = Duration::ZERO;
-        self.next = rules.recovery_duration;
-        self.successes = 0;
-        if let Some(tally) = &mut self.tally {
-            tally.clear();
-        }
-    }
-
-    fn go(&mut self, to: Phase, reason: TransitionReason, events: &mut EventQueue<PendingEvent>) {
+    fn transition(
+        &mut self,
+        to: Phase,
+        reason: TransitionReason,
+        events: &mut EventQueue<PendingEvent>,
+    ) {
         let from = self.phase.state();
         self.phase = to;
         self.generation = self.generation.wrapping_add(1);
@@ -621,124 +398,49 @@ impl Circuit {
             generation: self.generation,
         });
     }
-}
 
-impl Rules {
-    /// The cooldown after one of `cooldown`.
-    fn grow(&self, cooldown: Duration) -> Duration {
-        match self.backoff {
-            // Never less than it was: `max` may be below it, and a float rounds.
-            Some(Backoff { factor, max }) => times(cooldown, factor).min(max).max(cooldown),
-            None => cooldown,
+    /// Forgets the streak, its retry deadline, the growth of the cooldown, and the window.
+    fn clear(&mut self, rules: &Rules) {
+        self.deadline = Timestamp::NEVER;
+        self.streak = 0;
+        self.retry_deadline = Timestamp::START;
+        self.cooldown = Duration::ZERO;
+        self.next_cooldown = rules.recovery_duration;
+        self.successes = 0;
+        if let Some(window) = &mut self.window {
+            window.clear();
         }
     }
 
-    /// `cooldown` and a part of it that depends on the seed and on how often the circuit has tripped.
-    fn lengthen(&self, cooldown: Duration, seed: u64, trips: u64) -> Duration {
-        if self.jitter == 0.0 {
-            return cooldown;
-        }
-        let mut hasher = DefaultHasher::new();
-        hasher.write_u64(seed);
-        hasher.write_u64(trips);
-        // The upper 53 bits, which an f64 holds exactly, as a number from 0 to 1.
-        #[allow(clippy::cast_precision_loss)]
-        let part = (hasher.finish() >> 11) as f64 / (1_u64 << 53) as f64;
-        cooldown.saturating_add(times(cooldown, self.jitter * part))
-    }
-}
-
-/// `factor` times `duration`, in nanoseconds, saturating.
-fn times(duration: Duration, factor: f64) -> Duration {
-    // Casts of floats to integers saturate. A factor is finite and not negative: the setters see to it.
-    #[allow(
-        clippy::cast_precision_loss,
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss
-    )]
-    Duration::from_nanos((nanos(duration) as f64 * factor).round() as u64)
-}
-
-impl Machine for Circuit {
-    type Rules = Rules;
-    type Pending = PendingEvent;
-
-    fn packed(&self) -> PackedState {
-        // A hint that was heard, or a window, has to see every result.
-        let plain =
-            self.phase == Phase::Closed && self.hint == Timestamp::START && self.tally.is_none();
-        PackedState::new(self.generation, self.phase as u8)
-            .with_last(self.last)
-            .with_streak(self.streak)
-            .lock_free(plain)
-            .timed(self.timed)
-    }
-
-    fn deadline(&self) -> Timestamp {
-        self.deadline
-    }
-
-    fn take_over(&mut self, packed: PackedState, deadline: Timestamp) {
-        self.streak = packed.streak_or(self.streak);
-        self.last = packed.last();
-        if self.phase == Phase::Probing {
-            self.deadline = deadline;
+    fn count_in_window(&mut self, failed: bool, now: Timestamp) {
+        if let Some(window) = &mut self.window {
+            window.count(failed, now);
         }
     }
 
-    fn retention(&self, rules: &Rules, now: Timestamp) -> Retention {
-        match self.at(rules, now) {
-            (Phase::Closed, _) if self.streak == 0 && !self.tally_has_failures(now) => {
-                Retention::Clean
-            }
-            (Phase::Closed | Phase::Vacant, _) => Retention::Unclean,
-            (Phase::Open, deadline) if now >= deadline => Retention::Unclean,
-            (Phase::Open | Phase::Probing | Phase::Forced, _) => Retention::Live,
+    fn ticket(&self, role: Role) -> Ticket {
+        let generation = self.generation;
+        Ticket { generation, role }
+    }
+
+    // ===== a lease that is over, before anybody has noticed =====
+
+    /// The phase and its deadline at `now`: if the lease is over, the circuit is open.
+    pub(super) fn phase_at(&self, rules: &Rules, now: Timestamp) -> (Phase, Timestamp) {
+        if self.phase == Phase::Probing && now >= self.deadline {
+            let cooldown = self.jittered_cooldown(rules);
+            return (Phase::Open, self.deadline.saturating_add(cooldown));
         }
+        (self.phase, self.deadline)
     }
 
-    fn live_until(&self, rules: &Rules, now: Timestamp) -> Timestamp {
-        // A lease that is over was followed by a cooldown, noticed or not.
-        self.at(rules, now).1
-    }
-
-    fn event<'a>(pending: PendingEvent, name: Option<&'a str>, rules: &Rules) -> Event<'a> {
-        match pending {
-            PendingEvent::Transition {
-                from,
-                to,
-                reason,
-                generation,
-            } => Event::Transition {
-                name,
-                from,
-                to,
-                reason,
-                generation,
-            },
-            PendingEvent::ProbeStarted { generation } => Event::ProbeStarted {
-                name,
-                generation,
-                lease: rules.probe_timeout,
-            },
-            PendingEvent::LeaseExpired { generation } => Event::LeaseExpired { name, generation },
+    /// The last failure in `phase`, as [`phase_at`](Self::phase_at) answered it: a lease that is
+    /// over is a failure.
+    pub(super) fn last_failure_at(&self, phase: Phase) -> Option<FailureKind> {
+        if phase == self.phase {
+            self.last_failure
+        } else {
+            Some(FailureKind::Transient)
         }
     }
 }
-
-impl Circuit {
-    fn tally_has_failures(&self, now: Timestamp) -> bool {
-        self.tally
-            .as_ref()
-            .is_some_and(|tally| tally.totals(now).1 > 0)
-    }
-}
-
-#[cfg(test)]
-mod driver;
-#[cfg(test)]
-mod model;
-#[cfg(test)]
-mod rows;
-#[cfg(test)]
-mod walk;

@@ -1,8 +1,9 @@
-//! The circuit against a naive model that shares no code with it.
+//! Compares the circuit with a naive model that shares no code with it.
 //!
-//! The model keeps the whole history: a list of eras, each with the calls that it admitted and the results that reached it, all with their times. Every
-//! answer is worked out from that list anew. Where the circuit notices late that a lease is over, the model is told of every
-//! passing of time at once.
+//! The model keeps the whole history: a list of periods, each with the calls that it admitted and
+//! the results that reached it, all with their times. It works out every answer from that list
+//! anew. The circuit may notice the end of a lease late. The model is given every change of the
+//! time at once.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,91 +13,91 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::driver::Driver;
-use super::{Backoff, Denied, PendingEvent, Rate, Recorded, Role, Rules, Ticket};
-use crate::circuit_breaker::{Cancelled, Window};
+use super::{Backoff, PendingEvent, Rate, Role, Rules, Ticket, Window};
 use crate::machinery::clock::Timestamp;
+use crate::machinery::denied::Denied;
 use crate::machinery::machine::Retention;
-use crate::vocabulary::Reason;
-use crate::vocabulary::{Failure, FailureKind, Outcome};
-use crate::vocabulary::{State, TransitionReason};
+use crate::vocabulary::{
+    Cancelled, Failure, FailureKind, Outcome, Reason, Recorded, State, TransitionReason,
+};
 
 // ===== the model =====
 
-/// Nanoseconds. No sum of theirs overflows; from [`NEVER`] on they stand for no time at all.
+/// Nanoseconds. Their sums do not overflow. From [`NEVER`] on they mean that a time never comes.
 type Nanos = u128;
 
 const NEVER: Nanos = u64::MAX as Nanos;
 
-/// What the model knows of the rules.
+/// The rules, as the model knows them.
 #[derive(Clone, Debug)]
-struct Setting {
+struct ModelRules {
     failure_threshold: u32,
     cooldown: Nanos,
     lease: Nanos,
     success_threshold: usize,
     cap: Nanos,
-    /// Numerator and denominator of the factor, and the most.
+    /// The numerator and the denominator of the factor, and the longest cooldown.
     growth: Option<(Nanos, Nanos, Nanos)>,
-    rate: Option<Share>,
+    rate: Option<ModelRate>,
     slow: Option<Nanos>,
-    dropped: Dropped,
+    on_cancel: OnCancel,
 }
 
-/// At least `part` of `whole` among the calls of the window.
+/// A failure rate: at least `part` of `whole` calls in the window.
 #[derive(Clone, Copy, Debug)]
-struct Share {
+struct ModelRate {
     part: usize,
     whole: usize,
-    over: Over,
+    window: ModelWindow,
     minimum: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Over {
+enum ModelWindow {
     Calls(usize),
     Time(Nanos),
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Dropped {
-    SaysNothing,
-    FreesTheSlot,
-    Fails,
-    FailsAfter(Nanos),
+enum OnCancel {
+    Nothing,
+    FreeSlot,
+    Fail,
+    FailAfter(Nanos),
 }
 
-/// A result: good, bad in some way and with a time to wait perhaps, or neither.
+/// A result. A failure has a kind, and may ask for a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    Good,
-    Bad(Kind, Option<Nanos>),
-    Neither,
+    Success,
+    Failure(Kind, Option<Nanos>),
+    Neutral,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    Passing,
-    Limit,
-    Deadly,
+    Transient,
+    RateLimited,
+    Fatal,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Era {
-    Shut,
+enum ModelState {
+    Closed,
     Open,
-    Trial,
+    HalfOpen,
     Pinned,
 }
 
-/// A time between two transitions.
+/// The time between two transitions.
 #[derive(Clone, Debug)]
-struct Chapter {
-    era: Era,
-    why: Option<TransitionReason>,
+struct Period {
+    state: ModelState,
+    reason: Option<TransitionReason>,
     began: Nanos,
     admitted: Vec<Nanos>,
-    /// When those calls were heard of before their verdicts.
-    signs: Vec<Nanos>,
+    /// When those calls showed signs of life before their verdicts.
+    frames: Vec<Nanos>,
     /// The verdicts of the calls that it admitted.
     own: Vec<(Nanos, Verdict)>,
     /// The verdicts of calls admitted before.
@@ -105,87 +106,87 @@ struct Chapter {
 
 #[derive(Clone, Debug)]
 struct Model {
-    setting: Setting,
+    rules: ModelRules,
     now: Nanos,
-    chapters: Vec<Chapter>,
+    periods: Vec<Period>,
 }
 
-/// Which chapter admitted a call, and when.
+/// The period that admitted a call, and the time.
 #[derive(Clone, Copy, Debug)]
-struct Pass {
-    chapter: usize,
+struct ModelTicket {
+    period: usize,
     at: Nanos,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum No {
+enum ModelDenied {
     Wait(Nanos),
-    ProbeOut(Nanos),
+    ProbeInFlight(Nanos),
     Pinned,
 }
 
 impl Model {
-    fn new(setting: Setting) -> Self {
+    fn new(rules: ModelRules) -> Self {
         let mut model = Self {
-            setting,
+            rules,
             now: 0,
-            chapters: Vec::new(),
+            periods: Vec::new(),
         };
-        model.turn(Era::Shut, None, 0);
+        model.begin(ModelState::Closed, None, 0);
         model
     }
 
-    fn turn(&mut self, era: Era, why: Option<TransitionReason>, began: Nanos) {
-        self.chapters.push(Chapter {
-            era,
-            why,
+    fn begin(&mut self, state: ModelState, reason: Option<TransitionReason>, began: Nanos) {
+        self.periods.push(Period {
+            state,
+            reason,
             began,
             admitted: Vec::new(),
-            signs: Vec::new(),
+            frames: Vec::new(),
             own: Vec::new(),
             late: Vec::new(),
         });
     }
 
-    fn page(&self) -> &Chapter {
-        self.chapters.last().unwrap()
+    fn current(&self) -> &Period {
+        self.periods.last().unwrap()
     }
 
-    fn page_mut(&mut self) -> &mut Chapter {
-        self.chapters.last_mut().unwrap()
+    fn current_mut(&mut self) -> &mut Period {
+        self.periods.last_mut().unwrap()
     }
 
-    /// The chapters since the circuit was made or reset.
-    fn life(&self) -> &[Chapter] {
-        let made = |chapter: &Chapter| matches!(chapter.why, None | Some(TransitionReason::Reset));
-        let first = self.chapters.iter().rposition(made).unwrap();
-        &self.chapters[first..]
+    /// The periods since the circuit was made or reset.
+    fn since_reset(&self) -> &[Period] {
+        let made = |period: &Period| matches!(period.reason, None | Some(TransitionReason::Reset));
+        let first = self.periods.iter().rposition(made).unwrap();
+        &self.periods[first..]
     }
 
-    /// The last chapter in which it was shut, and those after it.
-    fn since_shut(&self) -> &[Chapter] {
-        let shut = |chapter: &Chapter| chapter.era == Era::Shut;
-        let first = self.chapters.iter().rposition(shut).unwrap();
-        &self.chapters[first..]
+    /// The last period in which the circuit was closed, and those after it.
+    fn since_closed(&self) -> &[Period] {
+        let closed = |period: &Period| period.state == ModelState::Closed;
+        let first = self.periods.iter().rposition(closed).unwrap();
+        &self.periods[first..]
     }
 
-    /// The failures at the end of the last chapter in which it was shut.
+    /// The failures at the end of the last closed period.
     fn streak(&self) -> Vec<(Nanos, Kind, Option<Nanos>)> {
-        let results = self.since_shut()[0].own.iter().rev();
+        let results = self.since_closed()[0].own.iter().rev();
         results
-            .filter(|(_, verdict)| *verdict != Verdict::Neither)
+            .filter(|(_, verdict)| *verdict != Verdict::Neutral)
             .map_while(|(at, verdict)| match verdict {
-                Verdict::Bad(kind, hint) => Some((*at, *kind, *hint)),
+                Verdict::Failure(kind, retry_after) => Some((*at, *kind, *retry_after)),
                 _ => None,
             })
             .collect()
     }
 
-    /// The wait of the opening numbered `n` since it was shut.
-    fn wait_of(&self, n: usize) -> Nanos {
-        let mut wait = self.setting.cooldown;
+    /// The cooldown of the trip numbered `n` since the circuit was closed.
+    fn cooldown_of(&self, n: usize) -> Nanos {
+        let mut wait = self.rules.cooldown;
         for _ in 0..n {
-            if let Some((over, under, most)) = self.setting.growth {
+            if let Some((over, under, most)) = self.rules.growth {
                 if wait < most {
                     let doubled = (2 * wait * over + under) / under;
                     wait = (doubled / 2).min(NEVER).min(most);
@@ -195,243 +196,265 @@ impl Model {
         wait
     }
 
-    fn until_asked(&self, at: Nanos, hint: Option<Nanos>) -> Nanos {
-        hint.map_or(0, |hint| at + hint.min(self.setting.cap))
+    fn retry_time(&self, at: Nanos, retry_after: Option<Nanos>) -> Nanos {
+        retry_after.map_or(0, |retry_after| at + retry_after.min(self.rules.cap))
     }
 
     /// When a probe may go, while open.
     fn due_at(&self) -> Nanos {
-        let since = self.since_shut();
-        let (page, before) = since.split_last().unwrap();
-        let openings = before.iter().filter(|chapter| chapter.era == Era::Open);
-        let wait = self.wait_of(openings.count());
-        let mut due = page.began + wait;
-        // What those asked for who opened it.
+        let since = self.since_closed();
+        let (current, before) = since.split_last().unwrap();
+        let trips_before = before
+            .iter()
+            .filter(|period| period.state == ModelState::Open);
+        let wait = self.cooldown_of(trips_before.count());
+        let mut due = current.began + wait;
+        // The waits that the failures of this trip asked for.
         match before.last().unwrap() {
-            shut if shut.era == Era::Shut => {
-                for (at, _, hint) in self.streak() {
-                    due = due.max(self.until_asked(at, hint));
+            closed if closed.state == ModelState::Closed => {
+                for (at, _, retry_after) in self.streak() {
+                    due = due.max(self.retry_time(at, retry_after));
                 }
             }
-            trial => {
-                if page.why == Some(TransitionReason::ProbeFailed) {
-                    if let Some((at, Verdict::Bad(_, hint))) = trial.own.last() {
-                        due = due.max(self.until_asked(*at, *hint));
+            half_open => {
+                if current.reason == Some(TransitionReason::ProbeFailed) {
+                    if let Some((at, Verdict::Failure(_, retry_after))) = half_open.own.last() {
+                        due = due.max(self.retry_time(*at, *retry_after));
                     }
                 }
             }
         }
-        for (at, verdict) in &page.late {
-            if let Verdict::Bad(_, hint) = verdict {
-                due = due.max(at + wait).max(self.until_asked(*at, *hint));
+        for (at, verdict) in &current.late {
+            if let Verdict::Failure(_, retry_after) = verdict {
+                due = due.max(at + wait).max(self.retry_time(*at, *retry_after));
             }
         }
         due
     }
 
-    /// When the lease ends of the probe that is out, if one is.
+    /// The end of the lease, if a probe is in flight.
     fn lease_end(&self) -> Option<Nanos> {
-        let page = self.page();
-        let out = page.era == Era::Trial && page.admitted.len() > page.own.len();
-        let heard = page.admitted.iter().chain(&page.signs).max();
-        out.then(|| heard.unwrap() + self.setting.lease)
+        let current = self.current();
+        let in_flight =
+            current.state == ModelState::HalfOpen && current.admitted.len() > current.own.len();
+        let heard = current.admitted.iter().chain(&current.frames).max();
+        in_flight.then(|| heard.unwrap() + self.rules.lease)
     }
 
-    fn pass_to(&mut self, now: Nanos) {
+    fn advance_to(&mut self, now: Nanos) {
         self.now = now;
         if let Some(end) = self.lease_end() {
             if end < NEVER && now >= end {
-                self.turn(Era::Open, Some(TransitionReason::LeaseExpired), end);
+                self.begin(ModelState::Open, Some(TransitionReason::LeaseExpired), end);
             }
         }
     }
 
     /// Whether a call may go, and whether it is a probe.
-    fn asks(&self) -> Result<bool, No> {
-        match self.page().era {
-            Era::Shut => Ok(false),
-            Era::Open if self.now >= self.due_at() => Ok(true),
-            Era::Open => Err(No::Wait(self.due_at())),
-            Era::Trial => match self.lease_end() {
+    fn would_allow(&self) -> Result<bool, ModelDenied> {
+        match self.current().state {
+            ModelState::Closed => Ok(false),
+            ModelState::Open if self.now >= self.due_at() => Ok(true),
+            ModelState::Open => Err(ModelDenied::Wait(self.due_at())),
+            ModelState::HalfOpen => match self.lease_end() {
                 None => Ok(true),
-                Some(end) => Err(No::ProbeOut(end)),
+                Some(end) => Err(ModelDenied::ProbeInFlight(end)),
             },
-            Era::Pinned => Err(No::Pinned),
+            ModelState::Pinned => Err(ModelDenied::Pinned),
         }
     }
 
-    fn goes(&mut self) -> Result<Pass, No> {
-        if self.asks()? && self.page().era == Era::Open {
-            self.turn(Era::Trial, Some(TransitionReason::CooldownOver), self.now);
+    fn try_acquire(&mut self) -> Result<ModelTicket, ModelDenied> {
+        if self.would_allow()? && self.current().state == ModelState::Open {
+            self.begin(
+                ModelState::HalfOpen,
+                Some(TransitionReason::CooldownOver),
+                self.now,
+            );
         }
         let at = self.now;
-        self.page_mut().admitted.push(at);
-        let chapter = self.chapters.len() - 1;
-        Ok(Pass { chapter, at })
+        self.current_mut().admitted.push(at);
+        let period = self.periods.len() - 1;
+        Ok(ModelTicket { period, at })
     }
 
-    /// A call is heard of. Whether that keeps it waited for.
-    fn lives(&mut self, pass: Pass) -> bool {
+    /// A call shows a sign of life. Answers whether that renews a lease.
+    fn renew(&mut self, ticket: ModelTicket) -> bool {
         let now = self.now;
-        let waited_for = pass.chapter + 1 == self.chapters.len() && self.lease_end().is_some();
-        if waited_for {
-            self.page_mut().signs.push(now);
+        let renewed = ticket.period + 1 == self.periods.len() && self.lease_end().is_some();
+        if renewed {
+            self.current_mut().frames.push(now);
         }
-        waited_for
+        renewed
     }
 
-    /// Whether it counted.
-    fn hears(&mut self, pass: Pass, verdict: Verdict) -> bool {
+    /// Takes a verdict. Answers whether it counted.
+    fn record(&mut self, ticket: ModelTicket, verdict: Verdict) -> bool {
         let now = self.now;
-        let verdict = match (verdict, self.setting.slow) {
-            (Verdict::Good, Some(slow)) if now - pass.at >= slow => {
-                Verdict::Bad(Kind::Passing, None)
+        let verdict = match (verdict, self.rules.slow) {
+            (Verdict::Success, Some(slow)) if now - ticket.at >= slow => {
+                Verdict::Failure(Kind::Transient, None)
             }
             _ => verdict,
         };
-        if pass.chapter + 1 != self.chapters.len() {
-            self.page_mut().late.push((now, verdict));
+        if ticket.period + 1 != self.periods.len() {
+            self.current_mut().late.push((now, verdict));
             return false;
         }
-        self.page_mut().own.push((now, verdict));
-        match self.page().era {
-            Era::Shut => self.weigh(verdict),
-            Era::Trial if matches!(verdict, Verdict::Bad(..)) => {
-                self.turn(Era::Open, Some(TransitionReason::ProbeFailed), now);
+        self.current_mut().own.push((now, verdict));
+        match self.current().state {
+            ModelState::Closed => self.trip_if_due(verdict),
+            ModelState::HalfOpen if matches!(verdict, Verdict::Failure(..)) => {
+                self.begin(ModelState::Open, Some(TransitionReason::ProbeFailed), now);
             }
-            Era::Trial => {
-                let good = |(_, verdict): &&(Nanos, Verdict)| *verdict == Verdict::Good;
-                let proofs = self.page().own.iter().filter(good).count();
-                if proofs == self.setting.success_threshold {
-                    self.turn(Era::Shut, Some(TransitionReason::ProbeSucceeded), now);
+            ModelState::HalfOpen => {
+                let success = |(_, verdict): &&(Nanos, Verdict)| *verdict == Verdict::Success;
+                let successes = self.current().own.iter().filter(success).count();
+                if successes == self.rules.success_threshold {
+                    self.begin(
+                        ModelState::Closed,
+                        Some(TransitionReason::ProbeSucceeded),
+                        now,
+                    );
                 }
             }
-            Era::Open | Era::Pinned => unreachable!("they admit nobody"),
+            ModelState::Open | ModelState::Pinned => unreachable!("no call is admitted"),
         }
         true
     }
 
-    /// Whether the last result opens it.
-    fn weigh(&mut self, verdict: Verdict) {
-        let why = match verdict {
-            Verdict::Neither => return,
-            Verdict::Bad(Kind::Deadly, _) => Some(TransitionReason::FatalFailure),
-            Verdict::Bad(..) if self.streak().len() >= self.setting.failure_threshold as usize => {
+    /// Trips the circuit if the last result asks for it.
+    fn trip_if_due(&mut self, verdict: Verdict) {
+        let reason = match verdict {
+            Verdict::Neutral => return,
+            Verdict::Failure(Kind::Fatal, _) => Some(TransitionReason::FatalFailure),
+            Verdict::Failure(..)
+                if self.streak().len() >= self.rules.failure_threshold as usize =>
+            {
                 Some(TransitionReason::FailureThreshold)
             }
-            _ => self.too_many().then_some(TransitionReason::FailureRate),
+            _ => self
+                .rate_is_reached()
+                .then_some(TransitionReason::FailureRate),
         };
-        if why.is_some() {
-            self.turn(Era::Open, why, self.now);
+        if reason.is_some() {
+            self.begin(ModelState::Open, reason, self.now);
         }
     }
 
     fn in_window(&self) -> Vec<bool> {
-        let Some(share) = self.setting.rate else {
+        let Some(rate) = self.rules.rate else {
             return Vec::new();
         };
-        let results = &self.page().own;
-        let counted = results.iter().filter(|(_, v)| *v != Verdict::Neither);
-        let bad = |(_, v): &(Nanos, Verdict)| matches!(v, Verdict::Bad(..));
-        match share.over {
-            Over::Calls(calls) => {
-                let last: Vec<_> = counted.map(bad).collect();
+        let results = &self.current().own;
+        let counted = results.iter().filter(|(_, v)| *v != Verdict::Neutral);
+        let failed = |(_, v): &(Nanos, Verdict)| matches!(v, Verdict::Failure(..));
+        match rate.window {
+            ModelWindow::Calls(calls) => {
+                let last: Vec<_> = counted.map(failed).collect();
                 last[last.len().saturating_sub(calls)..].to_vec()
             }
-            Over::Time(time) => {
+            ModelWindow::Time(time) => {
                 let tenth = (time / 10).max(1);
                 counted
                     .filter(|(at, _)| self.now / tenth < at / tenth + 10)
-                    .map(bad)
+                    .map(failed)
                     .collect()
             }
         }
     }
 
-    fn too_many(&self) -> bool {
-        let Some(share) = self.setting.rate else {
+    fn rate_is_reached(&self) -> bool {
+        let Some(rate) = self.rules.rate else {
             return false;
         };
         let calls = self.in_window();
-        let enough = match share.over {
-            Over::Calls(size) => size.min(share.minimum),
-            Over::Time(_) => share.minimum,
+        let enough = match rate.window {
+            ModelWindow::Calls(size) => size.min(rate.minimum),
+            ModelWindow::Time(_) => rate.minimum,
         };
-        let failed = calls.iter().filter(|bad| **bad).count();
-        calls.len() >= enough && failed > 0 && failed * share.whole >= share.part * calls.len()
+        let failures = calls.iter().filter(|failed| **failed).count();
+        calls.len() >= enough && failures > 0 && failures * rate.whole >= rate.part * calls.len()
     }
 
-    fn drops(&mut self, pass: Pass) -> Option<bool> {
-        let verdict = match self.setting.dropped {
-            Dropped::SaysNothing => return None,
-            Dropped::FailsAfter(least) if self.now - pass.at < least => Verdict::Neither,
-            Dropped::Fails | Dropped::FailsAfter(_) => Verdict::Bad(Kind::Passing, None),
-            Dropped::FreesTheSlot => Verdict::Neither,
+    fn cancel(&mut self, ticket: ModelTicket) -> Option<bool> {
+        let verdict = match self.rules.on_cancel {
+            OnCancel::Nothing => return None,
+            OnCancel::FailAfter(least) if self.now - ticket.at < least => Verdict::Neutral,
+            OnCancel::Fail | OnCancel::FailAfter(_) => Verdict::Failure(Kind::Transient, None),
+            OnCancel::FreeSlot => Verdict::Neutral,
         };
-        Some(self.hears(pass, verdict))
+        Some(self.record(ticket, verdict))
     }
 
-    fn pins(&mut self) {
-        if self.page().era != Era::Pinned {
-            self.turn(Era::Pinned, Some(TransitionReason::ForcedOpen), self.now);
+    fn force_open(&mut self) {
+        if self.current().state != ModelState::Pinned {
+            self.begin(
+                ModelState::Pinned,
+                Some(TransitionReason::ForcedOpen),
+                self.now,
+            );
         }
     }
 
-    fn starts_anew(&mut self) {
-        self.turn(Era::Shut, Some(TransitionReason::Reset), self.now);
+    fn reset(&mut self) {
+        self.begin(ModelState::Closed, Some(TransitionReason::Reset), self.now);
     }
 
     fn trips(&self) -> usize {
-        let life = self.life();
-        let open = |chapter: &Chapter| matches!(chapter.era, Era::Open | Era::Pinned);
-        life.windows(2)
+        let since_reset = self.since_reset();
+        let open = |period: &Period| matches!(period.state, ModelState::Open | ModelState::Pinned);
+        since_reset
+            .windows(2)
             .filter(|two| !open(&two[0]) && open(&two[1]))
             .count()
     }
 
     fn last_failure(&self) -> Option<Kind> {
-        let life = self.life().iter().rev();
-        life.flat_map(|chapter| {
-            let bad = |(_, verdict): &(Nanos, Verdict)| match verdict {
-                Verdict::Bad(kind, _) => Some(*kind),
-                _ => None,
-            };
-            let late = chapter.late.iter().rev().filter_map(bad);
-            // What comes late counts while it is open.
-            let late = late.filter(|_| chapter.era == Era::Open);
-            let own = chapter.own.iter().rev().filter_map(bad);
-            let lost = chapter.why == Some(TransitionReason::LeaseExpired);
-            let lost = lost.then_some(Kind::Passing);
-            late.chain(own).chain(lost).collect::<Vec<_>>()
-        })
-        .next()
+        let since_reset = self.since_reset().iter().rev();
+        since_reset
+            .flat_map(|period| {
+                let failed = |(_, verdict): &(Nanos, Verdict)| match verdict {
+                    Verdict::Failure(kind, _) => Some(*kind),
+                    _ => None,
+                };
+                let late = period.late.iter().rev().filter_map(failed);
+                // A stale failure counts while the circuit is open.
+                let late = late.filter(|_| period.state == ModelState::Open);
+                let own = period.own.iter().rev().filter_map(failed);
+                let lost = period.reason == Some(TransitionReason::LeaseExpired);
+                let lost = lost.then_some(Kind::Transient);
+                late.chain(own).chain(lost).collect::<Vec<_>>()
+            })
+            .next()
     }
 
-    /// The instants that matter from now on.
+    /// The instants to come at which an answer changes.
     fn edges(&self) -> Vec<Nanos> {
         let mut edges = Vec::new();
-        match self.page().era {
-            Era::Open => edges.push(self.due_at()),
-            Era::Trial => {
+        match self.current().state {
+            ModelState::Open => edges.push(self.due_at()),
+            ModelState::HalfOpen => {
                 if let Some(end) = self.lease_end() {
-                    let openings = self.since_shut().iter();
-                    let openings = openings.filter(|chapter| chapter.era == Era::Open);
-                    edges.extend([end, end + self.wait_of(openings.count())]);
+                    let trips_before = self.since_closed().iter();
+                    let trips_before =
+                        trips_before.filter(|period| period.state == ModelState::Open);
+                    edges.extend([end, end + self.cooldown_of(trips_before.count())]);
                 }
             }
-            Era::Shut | Era::Pinned => {}
+            ModelState::Closed | ModelState::Pinned => {}
         }
         edges.retain(|edge| *edge < NEVER / 2);
         edges
     }
 
-    // ===== what it says, in the circuit's words =====
+    // ===== the answers, in the types of the circuit =====
 
     fn state(&self) -> State {
-        match self.page().era {
-            Era::Shut => State::Closed,
-            Era::Open | Era::Pinned => State::Open,
-            Era::Trial => State::HalfOpen,
+        match self.current().state {
+            ModelState::Closed => State::Closed,
+            ModelState::Open | ModelState::Pinned => State::Open,
+            ModelState::HalfOpen => State::HalfOpen,
         }
     }
 
@@ -439,44 +462,44 @@ impl Model {
         (deadline < NEVER).then(|| duration(deadline.saturating_sub(self.now)))
     }
 
-    fn denied(&self, no: &No) -> Denied {
+    fn denied(&self, no: &ModelDenied) -> Denied {
         let (reason, wait) = match no {
-            No::Wait(deadline) => (Reason::CircuitOpen, self.left(*deadline)),
-            No::ProbeOut(deadline) => (Reason::ProbeInFlight, self.left(*deadline)),
-            No::Pinned => (Reason::ForcedOpen, None),
+            ModelDenied::Wait(deadline) => (Reason::CircuitOpen, self.left(*deadline)),
+            ModelDenied::ProbeInFlight(deadline) => (Reason::ProbeInFlight, self.left(*deadline)),
+            ModelDenied::Pinned => (Reason::ForcedOpen, None),
         };
-        let last = self.last_failure().map(Kind::told);
+        let last = self.last_failure().map(Kind::to_failure_kind);
         Denied { reason, wait, last }
     }
 
     fn retention(&self) -> Retention {
-        let bad = self.in_window().contains(&true);
-        match (self.page().era, self.asks()) {
-            (Era::Shut, _) if self.streak().is_empty() && !bad => Retention::Clean,
+        let failed = self.in_window().contains(&true);
+        match (self.current().state, self.would_allow()) {
+            (ModelState::Closed, _) if self.streak().is_empty() && !failed => Retention::Clean,
             (_, Ok(_)) => Retention::Unclean,
             (_, Err(_)) => Retention::Live,
         }
     }
 
     /// The transitions so far.
-    fn told(&self) -> Vec<(State, State, TransitionReason)> {
+    fn transitions(&self) -> Vec<(State, State, TransitionReason)> {
         let mut states = Vec::new();
         let mut before = State::Closed;
-        for (n, chapter) in self.chapters.iter().enumerate().skip(1) {
-            let history = &self.chapters[..=n];
+        for (n, period) in self.periods.iter().enumerate().skip(1) {
+            let history = &self.periods[..=n];
             let now = Self {
-                setting: self.setting.clone(),
+                rules: self.rules.clone(),
                 now: self.now,
-                chapters: history.to_vec(),
+                periods: history.to_vec(),
             };
-            states.push((before, now.state(), chapter.why.unwrap()));
+            states.push((before, now.state(), period.reason.unwrap()));
             before = now.state();
         }
         states
     }
 }
 
-// ===== between the two =====
+// ===== from the model to the circuit =====
 
 fn duration(nanos: Nanos) -> Duration {
     if nanos >= NEVER {
@@ -486,34 +509,36 @@ fn duration(nanos: Nanos) -> Duration {
 }
 
 impl Kind {
-    fn told(self) -> FailureKind {
+    fn to_failure_kind(self) -> FailureKind {
         match self {
-            Kind::Passing => FailureKind::Transient,
-            Kind::Limit => FailureKind::RateLimited,
-            Kind::Deadly => FailureKind::Fatal,
+            Kind::Transient => FailureKind::Transient,
+            Kind::RateLimited => FailureKind::RateLimited,
+            Kind::Fatal => FailureKind::Fatal,
         }
     }
 }
 
 impl Verdict {
-    fn told(self) -> Outcome {
-        let (kind, hint) = match self {
-            Verdict::Good => return Outcome::Success,
-            Verdict::Neither => return Outcome::Neutral,
-            Verdict::Bad(kind, hint) => (kind, hint),
+    fn to_outcome(self) -> Outcome {
+        let (kind, retry_after) = match self {
+            Verdict::Success => return Outcome::Success,
+            Verdict::Neutral => return Outcome::Neutral,
+            Verdict::Failure(kind, retry_after) => (kind, retry_after),
         };
         let failure = match kind {
-            Kind::Passing => Failure::transient(),
-            Kind::Limit => Failure::rate_limited(),
-            Kind::Deadly => Failure::fatal(),
+            Kind::Transient => Failure::transient(),
+            Kind::RateLimited => Failure::rate_limited(),
+            Kind::Fatal => Failure::fatal(),
         };
-        let hinted = hint.map(|hint| failure.with_retry_after(duration(hint)));
-        hinted.unwrap_or(failure).into()
+        let with_retry_after =
+            retry_after.map(|retry_after| failure.with_retry_after(duration(retry_after)));
+        with_retry_after.unwrap_or(failure).into()
     }
 }
 
-impl Setting {
-    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)] // Small numbers all.
+impl ModelRules {
+    // All numbers are small.
+    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
     fn rules(&self) -> Rules {
         Rules {
             failure_threshold: self.failure_threshold,
@@ -525,125 +550,125 @@ impl Setting {
                 factor: over as f64 / under as f64,
                 max: duration(most),
             }),
-            rate: self.rate.map(|share| Rate {
-                fraction: share.part as f64 / share.whole as f64,
-                window: match share.over {
-                    Over::Calls(calls) => Window::Calls(calls as u32),
-                    Over::Time(time) => Window::Time(duration(time)),
+            rate: self.rate.map(|rate| Rate {
+                fraction: rate.part as f64 / rate.whole as f64,
+                window: match rate.window {
+                    ModelWindow::Calls(calls) => Window::Calls(calls as u32),
+                    ModelWindow::Time(time) => Window::Time(duration(time)),
                 },
             }),
-            minimum_calls: self.rate.map_or(10, |share| share.minimum as u32),
+            minimum_calls: self.rate.map_or(10, |rate| rate.minimum as u32),
             slow_call: self.slow.map(duration),
-            on_cancel: match self.dropped {
-                Dropped::SaysNothing => Cancelled::Ignore,
-                Dropped::FreesTheSlot => Cancelled::Release,
-                Dropped::Fails => Cancelled::Failure,
-                Dropped::FailsAfter(least) => Cancelled::FailureAfter(duration(least)),
+            on_cancel: match self.on_cancel {
+                OnCancel::Nothing => Cancelled::Ignore,
+                OnCancel::FreeSlot => Cancelled::Release,
+                OnCancel::Fail => Cancelled::Failure,
+                OnCancel::FailAfter(least) => Cancelled::FailureAfter(duration(least)),
             },
             ..Rules::default()
         }
     }
 }
 
-/// Both of them, and the calls in flight.
+/// The model and the circuit, and the calls in flight.
 struct Pair {
     model: Model,
     driver: Driver,
-    in_flight: Vec<(Ticket, Pass)>,
-    told: Vec<PendingEvent>,
+    in_flight: Vec<(Ticket, ModelTicket)>,
+    events: Vec<PendingEvent>,
 }
 
 impl Pair {
-    fn new(setting: Setting) -> Self {
+    fn new(rules: ModelRules) -> Self {
         Self {
-            driver: Driver::new(setting.rules()),
-            model: Model::new(setting),
+            driver: Driver::new(rules.rules()),
+            model: Model::new(rules),
             in_flight: Vec::new(),
-            told: Vec::new(),
+            events: Vec::new(),
         }
     }
 
     fn take(&mut self, step: &Step) {
         match *step {
             Step::Call => {
-                let answer = self.model.goes();
+                let answer = self.model.try_acquire();
                 let ticket = self.driver.try_acquire();
                 match answer {
-                    Ok(pass) => {
+                    Ok(model_ticket) => {
                         let ticket = ticket.expect("admitted");
-                        let probe = self.model.page().era == Era::Trial;
+                        let probe = self.model.current().state == ModelState::HalfOpen;
                         assert_eq!(ticket.role == Role::Probe, probe);
-                        self.in_flight.push((ticket, pass));
+                        self.in_flight.push((ticket, model_ticket));
                     }
                     Err(no) => assert_eq!(ticket, Err(self.model.denied(&no))),
                 }
             }
             Step::Verdict(which, verdict) => {
-                if let Some((ticket, pass)) = self.land(which) {
-                    let ran = duration(self.model.now - pass.at);
-                    let outcome = self.driver.rules.judge(verdict.told(), || ran);
+                if let Some((ticket, model_ticket)) = self.land(which) {
+                    let ran = duration(self.model.now - model_ticket.at);
+                    let outcome = self.driver.rules.judge(verdict.to_outcome(), || ran);
                     let recorded = self.driver.record(ticket, outcome);
-                    let applied = self.model.hears(pass, verdict);
+                    let applied = self.model.record(model_ticket, verdict);
                     assert_eq!(recorded == Recorded::Applied, applied);
                 }
             }
             Step::Frame(which) => {
                 if let Some(n) = self.which(which) {
-                    let (ticket, pass) = self.in_flight[n];
+                    let (ticket, model_ticket) = self.in_flight[n];
                     let renewed = self.driver.renew(ticket);
-                    assert_eq!(renewed, self.model.lives(pass));
+                    assert_eq!(renewed, self.model.renew(model_ticket));
                 }
             }
             Step::Drop(which) => {
-                if let Some((ticket, pass)) = self.land(which) {
-                    let ran = duration(self.model.now - pass.at);
+                if let Some((ticket, model_ticket)) = self.land(which) {
+                    let ran = duration(self.model.now - model_ticket.at);
                     let recorded = self.driver.cancel(ticket, ran);
-                    let applied = self.model.drops(pass);
+                    let applied = self.model.cancel(model_ticket);
                     assert_eq!(recorded.map(|r| r == Recorded::Applied), applied);
                 }
             }
-            Step::Pass(by) => self.pass_to(self.model.now + by),
-            Step::PassTo(which, ref offset) => {
+            Step::Advance(by) => self.advance_to(self.model.now + by),
+            Step::AdvanceTo(which, ref offset) => {
                 let edges = self.model.edges();
                 if !edges.is_empty() {
                     let edge = which.get(&edges);
                     let to = (edge + offset).saturating_sub(1);
-                    self.pass_to(to.max(self.model.now));
+                    self.advance_to(to.max(self.model.now));
                 }
             }
-            Step::Pin => {
-                self.model.pins();
+            Step::ForceOpen => {
+                self.model.force_open();
                 self.driver.force_open();
             }
             Step::Reset => {
-                self.model.starts_anew();
+                self.model.reset();
                 self.driver.reset();
             }
         }
-        self.agree();
+        self.compare();
     }
 
     fn which(&self, which: prop::sample::Index) -> Option<usize> {
         let out = self.in_flight.len();
-        // The last one, the probe if there is one, more often than the others.
+        // The last call, which is the probe if there is one, comes more often than the others.
         let n = which.index(out + 3).min(out.saturating_sub(1));
         (out > 0).then_some(n)
     }
 
-    fn land(&mut self, which: prop::sample::Index) -> Option<(Ticket, Pass)> {
+    fn land(&mut self, which: prop::sample::Index) -> Option<(Ticket, ModelTicket)> {
         let n = self.which(which)?;
         Some(self.in_flight.remove(n))
     }
 
-    fn pass_to(&mut self, now: Nanos) {
-        self.model.pass_to(now);
+    fn advance_to(&mut self, now: Nanos) {
+        self.model.advance_to(now);
         self.driver.now = Timestamp::from_nanos(u64::try_from(now).unwrap());
     }
 
-    /// Looks at everything there is to see, more than once.
-    fn agree(&mut self) {
-        let before = self.driver.settled();
-        let asked = self.model.asks();
+    /// Compares everything that the two show, more than once.
+    fn compare(&mut self) {
+        let before = self.driver.synced();
+        let asked = self.model.would_allow();
         let expected = asked.as_ref().map(|_| ());
         let expected = expected.map_err(|no| self.model.denied(no));
         for _ in 0..3 {
@@ -654,36 +679,39 @@ impl Pair {
 
         let snapshot = self.driver.snapshot();
         let model = &self.model;
-        let era = model.page().era;
+        let state = model.current().state;
         assert_eq!(snapshot.state, model.state());
-        assert_eq!(snapshot.due, era == Era::Open && asked.is_ok());
-        assert_eq!(snapshot.forced, era == Era::Pinned);
+        assert_eq!(snapshot.due, state == ModelState::Open && asked.is_ok());
+        assert_eq!(snapshot.forced, state == ModelState::Pinned);
         assert_eq!(snapshot.streak as usize, model.streak().len());
-        let deadline = match era {
-            Era::Open => Some(model.due_at()),
+        let deadline = match state {
+            ModelState::Open => Some(model.due_at()),
             _ => model.lease_end(),
         };
         assert_eq!(snapshot.time_left, deadline.and_then(|end| model.left(end)));
         assert_eq!(snapshot.trips, model.trips() as u64);
-        assert_eq!(snapshot.last_failure, model.last_failure().map(Kind::told));
+        assert_eq!(
+            snapshot.last_failure,
+            model.last_failure().map(Kind::to_failure_kind)
+        );
         assert_eq!(self.driver.retention(), model.retention());
-        assert_eq!(self.driver.settled(), before, "looking changed something");
+        assert_eq!(self.driver.synced(), before, "a question changed something");
 
         let probes = self.in_flight.iter();
         let live = probes.filter(|(ticket, _)| {
-            let generation = self.driver.settled().generation;
+            let generation = self.driver.synced().generation;
             ticket.role == Role::Probe && ticket.generation == generation
         });
         assert!(live.count() <= 1, "two probes");
-        self.hear();
+        self.compare_events();
     }
 
-    /// The transitions are the model's, but for a lease whose end nobody has noticed.
-    fn hear(&mut self) {
-        self.told.extend(self.driver.events());
+    /// Compares the transitions. The last one may be missing: a lease whose end is unnoticed.
+    fn compare_events(&mut self) {
+        self.events.extend(self.driver.events());
         let mut generation = 0;
         let mut moves = Vec::new();
-        for pending in &self.told {
+        for pending in &self.events {
             match *pending {
                 PendingEvent::Transition {
                     from,
@@ -701,22 +729,22 @@ impl Pair {
                 }
             }
         }
-        let mut expected = self.model.told();
+        let mut expected = self.model.transitions();
         if expected.len() > moves.len() {
             let unnoticed = expected.pop().map(|(_, _, reason)| reason);
             assert_eq!(unnoticed, Some(TransitionReason::LeaseExpired));
         }
         assert_eq!(moves, expected);
         let count =
-            |f: fn(&PendingEvent) -> bool| self.told.iter().filter(|pending| f(pending)).count();
+            |f: fn(&PendingEvent) -> bool| self.events.iter().filter(|pending| f(pending)).count();
         let leases = moves
             .iter()
             .filter(|(_, _, reason)| *reason == TransitionReason::LeaseExpired);
         let expired = count(|pending| matches!(pending, PendingEvent::LeaseExpired { .. }));
         assert_eq!(expired, leases.count());
-        let trials = self.model.chapters.iter();
-        let trials = trials.filter(|chapter| chapter.era == Era::Trial);
-        let probes: usize = trials.map(|chapter| chapter.admitted.len()).sum();
+        let half_open = self.model.periods.iter();
+        let half_open = half_open.filter(|period| period.state == ModelState::HalfOpen);
+        let probes: usize = half_open.map(|period| period.admitted.len()).sum();
         let started = count(|pending| matches!(pending, PendingEvent::ProbeStarted { .. }));
         assert_eq!(started, probes);
     }
@@ -730,14 +758,14 @@ enum Step {
     Verdict(prop::sample::Index, Verdict),
     Frame(prop::sample::Index),
     Drop(prop::sample::Index),
-    Pass(Nanos),
-    /// To an edge, and so much later than just before it.
-    PassTo(prop::sample::Index, Nanos),
-    Pin,
+    Advance(Nanos),
+    /// Lets time pass to an edge: 0 is just before it, 1 at it, 2 just after.
+    AdvanceTo(prop::sample::Index, Nanos),
+    ForceOpen,
     Reset,
 }
 
-/// Short times, so that edges fall together.
+/// Short times, so that edges often coincide.
 fn short() -> impl Strategy<Value = Nanos> {
     0..40_u128
 }
@@ -746,27 +774,27 @@ fn short_or_endless() -> impl Strategy<Value = Nanos> {
     prop_oneof![19 => short(), 1 => Just(NEVER)]
 }
 
-fn settings() -> impl Strategy<Value = Setting> {
+fn settings() -> impl Strategy<Value = ModelRules> {
     let growth = (
         prop::sample::select(vec![(1, 1), (3, 2), (2, 1), (7, 4)]),
         short_or_endless(),
     );
     let growth = growth.prop_map(|((over, under), most)| (over, under, most));
-    let over = prop_oneof![
-        (1..12_usize).prop_map(Over::Calls),
-        (1..100_u128).prop_map(Over::Time),
+    let window = prop_oneof![
+        (1..12_usize).prop_map(ModelWindow::Calls),
+        (1..100_u128).prop_map(ModelWindow::Time),
     ];
-    let rate = (1..5_usize, over, 1..8_usize).prop_map(|(part, over, minimum)| Share {
+    let rate = (1..5_usize, window, 1..8_usize).prop_map(|(part, window, minimum)| ModelRate {
         part,
         whole: 4,
-        over,
+        window,
         minimum,
     });
-    let dropped = prop_oneof![
-        Just(Dropped::SaysNothing),
-        Just(Dropped::FreesTheSlot),
-        Just(Dropped::Fails),
-        short_or_endless().prop_map(Dropped::FailsAfter),
+    let on_cancel = prop_oneof![
+        Just(OnCancel::Nothing),
+        Just(OnCancel::FreeSlot),
+        Just(OnCancel::Fail),
+        short_or_endless().prop_map(OnCancel::FailAfter),
     ];
     let counts = (
         prop_oneof![4 => 1..5_u32, 1 => Just(1_000)],
@@ -781,9 +809,9 @@ fn settings() -> impl Strategy<Value = Setting> {
         prop::option::of(growth),
         prop::option::weighted(0.3, rate),
         prop::option::weighted(0.3, short_or_endless().prop_map(|slow| slow.max(1))),
-        dropped,
+        on_cancel,
     );
-    (counts, times, options).prop_map(|(counts, times, options)| Setting {
+    (counts, times, options).prop_map(|(counts, times, options)| ModelRules {
         failure_threshold: counts.0,
         success_threshold: counts.1,
         cooldown: times.0,
@@ -792,21 +820,21 @@ fn settings() -> impl Strategy<Value = Setting> {
         growth: options.0,
         rate: options.1,
         slow: options.2,
-        dropped: options.3,
+        on_cancel: options.3,
     })
 }
 
 fn verdicts() -> impl Strategy<Value = Verdict> {
     let kind = prop_oneof![
-        12 => Just(Kind::Passing),
-        6 => Just(Kind::Limit),
-        1 => Just(Kind::Deadly),
+        12 => Just(Kind::Transient),
+        6 => Just(Kind::RateLimited),
+        1 => Just(Kind::Fatal),
     ];
-    let hint = prop::option::weighted(0.3, short_or_endless());
+    let retry_after = prop::option::weighted(0.3, short_or_endless());
     prop_oneof![
-        6 => Just(Verdict::Good),
-        6 => (kind, hint).prop_map(|(kind, hint)| Verdict::Bad(kind, hint)),
-        1 => Just(Verdict::Neither),
+        6 => Just(Verdict::Success),
+        6 => (kind, retry_after).prop_map(|(kind, retry_after)| Verdict::Failure(kind, retry_after)),
+        1 => Just(Verdict::Neutral),
     ]
 }
 
@@ -817,11 +845,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         12 => (which(), verdicts()).prop_map(|(which, verdict)| Step::Verdict(which, verdict)),
         6 => which().prop_map(Step::Frame),
         2 => which().prop_map(Step::Drop),
-        3 => short().prop_map(Step::Pass),
-        8 => (which(), 0..3_u128).prop_map(|(which, offset)| Step::PassTo(which, offset)),
+        3 => short().prop_map(Step::Advance),
+        8 => (which(), 0..3_u128).prop_map(|(which, offset)| Step::AdvanceTo(which, offset)),
         1 => Just(Step::Reset),
     ];
-    let pinned = prop_oneof![200 => step, 1 => Just(Step::Pin)];
+    let pinned = prop_oneof![200 => step, 1 => Just(Step::ForceOpen)];
     prop::collection::vec(pinned, 1..80)
 }
 
@@ -833,8 +861,8 @@ proptest! {
     })]
 
     #[test]
-    fn the_circuit_does_what_a_naive_model_says_in_every_history(setting in settings(), steps in steps()) {
-        let mut pair = Pair::new(setting);
+    fn the_circuit_agrees_with_the_model_in_every_history(rules in settings(), steps in steps()) {
+        let mut pair = Pair::new(rules);
         for step in &steps {
             pair.take(step);
         }
@@ -842,29 +870,29 @@ proptest! {
 }
 
 #[test]
-fn the_histories_go_everywhere() {
-    // A model that is never led anywhere would agree to anything.
+fn the_histories_reach_every_transition() {
+    // If the histories led nowhere, the comparison would prove nothing.
     let mut runner = TestRunner::deterministic();
     let histories = (settings(), steps());
     let mut reasons = HashMap::new();
     let (mut lock_free, mut late_while_open, mut unnoticed, mut renewed) = (0, 0, 0, 0);
     for _ in 0..300 {
-        let (setting, steps) = histories.new_tree(&mut runner).unwrap().current();
-        let mut pair = Pair::new(setting);
+        let (rules, steps) = histories.new_tree(&mut runner).unwrap().current();
+        let mut pair = Pair::new(rules);
         for step in &steps {
             pair.take(step);
-            let moves = pair.told.iter();
+            let moves = pair.events.iter();
             let moves = moves.filter(|pending| matches!(pending, PendingEvent::Transition { .. }));
-            unnoticed += usize::from(moves.count() + 1 < pair.model.chapters.len());
+            unnoticed += usize::from(moves.count() + 1 < pair.model.periods.len());
         }
         lock_free += pair.driver.lock_free;
-        for (_, _, reason) in pair.model.told() {
+        for (_, _, reason) in pair.model.transitions() {
             *reasons.entry(reason).or_insert(0) += 1;
         }
-        for chapter in &pair.model.chapters {
-            renewed += chapter.signs.len();
-            if chapter.era == Era::Open {
-                late_while_open += chapter.late.len();
+        for period in &pair.model.periods {
+            renewed += period.frames.len();
+            if period.state == ModelState::Open {
+                late_while_open += period.late.len();
             }
         }
     }

@@ -1,49 +1,56 @@
-//! Every state that a circuit can reach, with small rules and few calls in flight, and what must hold in each.
+//! Visits every state that a circuit can reach, and checks what must hold in each.
 //!
-//! A state is the circuit, the calls in flight, and the time. It is written down as seen from now: all instants as distances from the present, and the
-//! generations as current or older, because no rule asks for more. So there are finitely many, and the walk ends when no step
-//! leads to a new one. Time passes one nanosecond a step with rules of a few nanoseconds, which visits just before, at, and
-//! just after every edge.
+//! The settings are small, and few calls are in flight. A state is the circuit, the calls in
+//! flight, and the time. It is normalised: instants are distances from now, and a generation is
+//! current or older, because no rule asks for more. The number of states is therefore finite, and
+//! the walk ends when no step leads to a new one.
+//!
+//! Each step lets one nanosecond pass at most, and the settings are a few nanoseconds long. So the
+//! walk visits the instants just before, at and just after every edge.
 
 use std::collections::HashSet;
 use std::time::Duration;
 
 use super::driver::Driver;
-use super::{Backoff, Rate, Retention, State, Window};
-use super::{Cancelled, Circuit, Failure, Outcome, Phase, Reason, Role, Rules, Ticket, Timestamp};
+use super::{Backoff, Circuit, Phase, Rate, Role, Rules, Ticket, Window};
+use crate::machinery::clock::Timestamp;
+use crate::machinery::machine::Retention;
+use crate::vocabulary::{Cancelled, Failure, Outcome, Reason, State};
 
 const NS: Duration = Duration::from_nanos(1);
-/// The present of every state as it is written down.
+/// The time now, in every normalised state.
 const NOW: Timestamp = Timestamp::from_nanos(1_000_000);
+/// The current generation, in every normalised state.
 const GENERATION: u32 = 1_000;
-const MOST_IN_FLIGHT: usize = 3;
+const MAX_IN_FLIGHT: usize = 3;
 
+/// A normalised state.
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct Place {
+struct Node {
     circuit: Circuit,
     in_flight: Vec<Ticket>,
 }
 
-impl Place {
+impl Node {
     fn of(driver: &Driver, in_flight: &[Ticket]) -> Self {
-        let mut circuit = driver.settled();
+        let mut circuit = driver.synced();
         let mut in_flight = in_flight.to_vec();
         for ticket in &mut in_flight {
-            // An older generation never comes again.
+            // No older generation comes again, so they are all the same.
             let age = u32::from(ticket.generation != circuit.generation);
             ticket.generation = GENERATION - age;
         }
         in_flight.sort_by_key(|ticket| (ticket.generation, ticket.role == Role::Probe));
         circuit.generation = GENERATION;
-        // Only the jitter, which is off here, asks how often it tripped.
+        // The number of trips matters to the jitter alone, and these rules have no jitter.
         circuit.trips = 0;
         circuit.deadline = match circuit.phase {
             Phase::Open => from_now(circuit.deadline, driver.now, Duration::ZERO),
-            // Of a lease that is over it matters how long, until the cooldown after it is over too.
-            Phase::Probing => from_now(circuit.deadline, driver.now, circuit.next),
+            // How long the lease has been over matters until the cooldown after it is over too.
+            Phase::Probing => from_now(circuit.deadline, driver.now, circuit.next_cooldown),
             _ => circuit.deadline,
         };
-        circuit.hint = from_now(circuit.hint, driver.now, Duration::ZERO);
+        circuit.retry_deadline = from_now(circuit.retry_deadline, driver.now, Duration::ZERO);
         Self { circuit, in_flight }
     }
 
@@ -57,7 +64,7 @@ impl Place {
     }
 }
 
-/// An instant as a distance from now; all that lie longer ago than `long` are the same.
+/// An instant as a distance from now. Instants that are longer ago than `long` are all the same.
 fn from_now(at: Timestamp, now: Timestamp, long: Duration) -> Timestamp {
     if at == Timestamp::NEVER || at == Timestamp::START {
         return at;
@@ -70,19 +77,19 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap()
 }
 
-/// All places that can be reached, and how many steps lead from one to another.
-fn walk(rules: &Rules) -> (HashSet<Place>, usize) {
+/// All states that can be reached, and the number of steps between them.
+fn walk(rules: &Rules) -> (HashSet<Node>, usize) {
     let mut driver = Driver::new(rules.clone());
     driver.now = NOW;
-    let start = Place::of(&driver, &[]);
+    let start = Node::of(&driver, &[]);
     let mut seen = HashSet::from([start.clone()]);
     let mut next = vec![start];
     let mut steps = 0;
-    while let Some(place) = next.pop() {
-        holds(&place, rules);
-        for reached in steps_from(&place, rules) {
+    while let Some(node) = next.pop() {
+        check(&node, rules);
+        for reached in steps_from(&node, rules) {
             steps += 1;
-            assert!(steps < 200_000, "there is no end to it");
+            assert!(steps < 200_000, "the walk does not end");
             if seen.insert(reached.clone()) {
                 next.push(reached);
             }
@@ -91,20 +98,20 @@ fn walk(rules: &Rules) -> (HashSet<Place>, usize) {
     (seen, steps)
 }
 
-fn steps_from(place: &Place, rules: &Rules) -> Vec<Place> {
+fn steps_from(node: &Node, rules: &Rules) -> Vec<Node> {
     let mut reached = Vec::new();
     let mut step = |f: &dyn Fn(&mut Driver, &mut Vec<Ticket>)| {
-        let mut driver = place.driver(rules);
-        let mut in_flight = place.in_flight.clone();
+        let mut driver = node.driver(rules);
+        let mut in_flight = node.in_flight.clone();
         f(&mut driver, &mut in_flight);
-        reached.push(Place::of(&driver, &in_flight));
+        reached.push(Node::of(&driver, &in_flight));
     };
     step(&|driver, _| {
         driver.advance(NS);
     });
     step(&|driver, _| driver.force_open());
     step(&|driver, _| driver.reset());
-    if place.in_flight.len() < MOST_IN_FLIGHT {
+    if node.in_flight.len() < MAX_IN_FLIGHT {
         step(&|driver, in_flight| in_flight.extend(driver.try_acquire()));
     }
     let outcomes = [
@@ -116,9 +123,9 @@ fn steps_from(place: &Place, rules: &Rules) -> Vec<Place> {
             .into(),
         Failure::fatal().into(),
     ];
-    for (n, ticket) in place.in_flight.iter().enumerate() {
-        if place.in_flight[..n].contains(ticket) {
-            continue; // The same as another.
+    for (n, ticket) in node.in_flight.iter().enumerate() {
+        if node.in_flight[..n].contains(ticket) {
+            continue; // The same ticket was taken before.
         }
         step(&|driver, in_flight| {
             driver.renew(in_flight[n]);
@@ -137,53 +144,55 @@ fn steps_from(place: &Place, rules: &Rules) -> Vec<Place> {
     reached
 }
 
-/// What must hold in every place.
-fn holds(place: &Place, rules: &Rules) {
-    let driver = place.driver(rules);
-    let circuit = &place.circuit;
+/// Asserts what must hold in every state.
+fn check(node: &Node, rules: &Rules) {
+    let driver = node.driver(rules);
+    let circuit = &node.circuit;
     let packed = driver.packed();
 
-    // Never two live probes, and nobody else in their generation; nobody at all in one that is open.
-    let live = place.current().count();
+    // There are never two live probes. A half-open generation has no other calls, and an open one
+    // has none at all.
+    let live = node.current().count();
     match circuit.phase {
-        Phase::Closed => assert!(place.current().all(|ticket| ticket.role == Role::Ordinary)),
+        Phase::Closed => assert!(node.current().all(|ticket| ticket.role == Role::Ordinary)),
         Phase::Probing => {
             assert!(live <= 1, "two probes");
-            assert!(place.current().all(|ticket| ticket.role == Role::Probe));
+            assert!(node.current().all(|ticket| ticket.role == Role::Probe));
         }
         Phase::Open | Phase::Vacant | Phase::Forced => assert_eq!(live, 0, "{circuit:?}"),
     }
 
-    // Asking changes nothing; the driver compares the oracle and the gate, each both ways.
+    // Asking changes nothing. The driver compares the oracle with the gate, and each with its
+    // lock-free form.
     let answer = driver.would_allow();
-    let looked = (driver.snapshot(), driver.retention());
+    let shown = (driver.snapshot(), driver.retention());
     for _ in 0..3 {
         assert_eq!(driver.would_allow(), answer);
-        assert_eq!((driver.snapshot(), driver.retention()), looked);
+        assert_eq!((driver.snapshot(), driver.retention()), shown);
     }
-    assert!(driver.settled() == *circuit && driver.packed() == packed);
+    assert!(driver.synced() == *circuit && driver.packed() == packed);
     let mut gate = driver.clone();
     assert_eq!(gate.try_acquire().map(|_| ()), answer);
 
-    // What it shows of itself fits the answer.
-    let snapshot = looked.0;
+    // The snapshot and the retention fit the answer.
+    let snapshot = shown.0;
     let (refused, reason) = (answer.is_err(), answer.err().map(|denied| denied.reason));
     assert_eq!(snapshot.forced, reason == Some(Reason::ForcedOpen));
     let half_open = snapshot.state == State::HalfOpen;
     assert_eq!(half_open && refused, reason == Some(Reason::ProbeInFlight));
     assert_eq!(snapshot.due, snapshot.state == State::Open && !refused);
-    assert_eq!(looked.1 == Retention::Live, refused);
+    assert_eq!(shown.1 == Retention::Live, refused);
     assert!(snapshot.streak <= rules.failure_threshold);
     assert!(circuit.successes < rules.success_threshold);
     if snapshot.state == State::Closed {
         assert!(snapshot.streak < rules.failure_threshold);
-        assert_eq!(circuit.next, rules.recovery_duration);
+        assert_eq!(circuit.next_cooldown, rules.recovery_duration);
     }
 
     is_not_wedged(&driver);
 }
 
-/// Time alone leads to an admitted call, and each refusal says how much of it.
+/// Asserts that time alone leads to an admitted call, and that each refusal says how much time.
 fn is_not_wedged(driver: &Driver) {
     if driver.snapshot().forced {
         let mut reset = driver.clone();
@@ -191,7 +200,7 @@ fn is_not_wedged(driver: &Driver) {
         assert!(reset.try_acquire().is_ok());
         return;
     }
-    // Whether or not anybody asks in between.
+    // Whether or not somebody asks in between.
     let mut silent = driver.clone();
     let mut asking = driver.clone();
     let mut refusals = Vec::new();
@@ -199,10 +208,10 @@ fn is_not_wedged(driver: &Driver) {
         assert_eq!(asking.try_acquire(), Err(denied));
         refusals.push(denied.reason);
         assert!(refusals.len() <= 2, "{refusals:?}");
-        let wait = denied.wait.expect("a time");
+        let wait = denied.wait.expect("a wait");
         let sooner = wait
             .checked_sub(NS)
-            .expect("some time, or it would be admitted");
+            .expect("a call without a wait is admitted");
         let mut just_before = silent.clone();
         just_before.advance(sooner);
         let still = just_before.would_allow().unwrap_err();
@@ -242,12 +251,12 @@ fn every_reachable_state_is_sound_and_none_is_wedged() {
                 Cancelled::Failure,
                 after,
             ] {
-                let (places, steps) = walk(&rules(failures, successes, on_cancel));
+                let (nodes, steps) = walk(&rules(failures, successes, on_cancel));
                 println!(
                     "{failures} failures, {successes} successes, {on_cancel:?}: {} states, {steps} steps",
-                    places.len()
+                    nodes.len()
                 );
-                counts.push(places.len());
+                counts.push(nodes.len());
             }
         }
     }
@@ -264,18 +273,18 @@ fn every_reachable_state_is_sound_with_a_cooldown_that_grows() {
     let mut rules = rules(2, 2, Cancelled::Ignore);
     let (factor, max) = (2.0, NS * 7);
     rules.backoff = Some(Backoff { factor, max });
-    let (places, steps) = walk(&rules);
-    println!("growing: {} states, {steps} steps", places.len());
-    assert_eq!(places.len(), 5410);
+    let (nodes, steps) = walk(&rules);
+    println!("growing: {} states, {steps} steps", nodes.len());
+    assert_eq!(nodes.len(), 5410);
 }
 
 #[test]
-fn every_reachable_state_is_sound_with_no_cooldown_at_all() {
+fn every_reachable_state_is_sound_without_a_cooldown() {
     let mut rules = rules(2, 2, Cancelled::Release);
     rules.recovery_duration = Duration::ZERO;
-    let (places, steps) = walk(&rules);
-    println!("no cooldown: {} states, {steps} steps", places.len());
-    assert_eq!(places.len(), 799);
+    let (nodes, steps) = walk(&rules);
+    println!("no cooldown: {} states, {steps} steps", nodes.len());
+    assert_eq!(nodes.len(), 799);
 }
 
 #[test]
@@ -285,7 +294,7 @@ fn every_reachable_state_is_sound_with_a_window() {
     let fraction = 0.5;
     rules.rate = Some(Rate { fraction, window });
     rules.minimum_calls = 2;
-    let (places, steps) = walk(&rules);
-    println!("a window: {} states, {steps} steps", places.len());
-    assert_eq!(places.len(), 9407);
+    let (nodes, steps) = walk(&rules);
+    println!("a window: {} states, {steps} steps", nodes.len());
+    assert_eq!(nodes.len(), 9407);
 }

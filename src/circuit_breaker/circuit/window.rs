@@ -1,66 +1,69 @@
-//! The last calls of a circuit, for the failure-rate rule.
+//! The last calls of a circuit, which the failure rate is taken over.
 
 use std::time::Duration;
 
 use crate::machinery::clock::{Timestamp, nanos};
 
-/// Over which calls a failure rate is taken.
+/// The calls that a failure rate is taken over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Window {
-    /// The last so many calls. It takes one bit of memory a call, as the calls come.
+    /// The last calls, as many as given. Each takes one bit of memory, once it has come.
     Calls(u32),
-    /// The calls of the last so long, in ten buckets: a call is forgotten as a whole bucket is, when it is between nine tenths of
-    /// this time and this time old.
+    /// The calls of the time that has just passed, as long as given.
+    ///
+    /// The time is divided into ten buckets, and a bucket is forgotten as a whole. So a call is
+    /// forgotten when it is between nine tenths of the time and the whole time old.
     Time(Duration),
 }
 
-/// Calls and failures in the window. Counts are exact.
+/// The calls and the failures in the window. The counts are exact.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[allow(clippy::large_enum_variant)] // It lives in a box of its own, one a circuit.
-pub(super) enum Tally {
+#[allow(clippy::large_enum_variant)] // Each circuit has one, in a box.
+pub(super) enum WindowCounts {
     Ring(Ring),
     Buckets(Buckets),
 }
 
-impl Tally {
+impl WindowCounts {
     pub(super) fn new(window: Window) -> Self {
         match window {
-            Window::Calls(calls) => Tally::Ring(Ring::new(calls)),
-            Window::Time(time) => Tally::Buckets(Buckets::new(time)),
+            Window::Calls(calls) => WindowCounts::Ring(Ring::new(calls)),
+            Window::Time(time) => WindowCounts::Buckets(Buckets::new(time)),
         }
     }
 
     /// Counts a call.
     pub(super) fn count(&mut self, failed: bool, now: Timestamp) {
         match self {
-            Tally::Ring(ring) => ring.count(failed),
-            Tally::Buckets(buckets) => buckets.count(failed, now),
+            WindowCounts::Ring(ring) => ring.count(failed),
+            WindowCounts::Buckets(buckets) => buckets.count(failed, now),
         }
     }
 
     /// How many calls are in the window at `now`, and how many of them failed.
     pub(super) fn totals(&self, now: Timestamp) -> (u64, u64) {
         match self {
-            Tally::Ring(ring) => (u64::from(ring.len), u64::from(ring.failures)),
-            Tally::Buckets(buckets) => buckets.totals(now),
+            WindowCounts::Ring(ring) => (u64::from(ring.len), u64::from(ring.failures)),
+            WindowCounts::Buckets(buckets) => buckets.totals(now),
         }
     }
 
+    /// Forgets all calls.
     pub(super) fn clear(&mut self) {
         match self {
-            Tally::Ring(ring) => *ring = Ring::new(ring.size),
-            Tally::Buckets(buckets) => buckets.all = [Bucket::default(); BUCKETS],
+            WindowCounts::Ring(ring) => *ring = Ring::new(ring.size),
+            WindowCounts::Buckets(buckets) => buckets.all = [Bucket::default(); BUCKETS],
         }
     }
 }
 
-/// A bit a call, overwritten round and round.
+/// The last calls, one bit each. A new call overwrites the oldest one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Ring {
     size: u32,
     len: u32,
-    /// Where the next call goes, which is where the oldest one is once the ring is full.
+    /// The place of the next call. Once the ring is full, it is the place of the oldest call.
     next: u32,
     failures: u32,
     bits: Vec<u64>,
@@ -78,20 +81,20 @@ impl Ring {
     }
 
     fn count(&mut self, failed: bool) {
-        let (packed, bit) = ((self.next / 64) as usize, 1 << (self.next % 64));
-        if packed == self.bits.len() {
+        let (index, bit) = ((self.next / 64) as usize, 1 << (self.next % 64));
+        if index == self.bits.len() {
             self.bits.push(0);
         }
         if self.len == self.size {
-            self.failures -= u32::from(self.bits[packed] & bit != 0);
+            self.failures -= u32::from(self.bits[index] & bit != 0);
         } else {
             self.len += 1;
         }
         if failed {
-            self.bits[packed] |= bit;
+            self.bits[index] |= bit;
             self.failures += 1;
         } else {
-            self.bits[packed] &= !bit;
+            self.bits[index] &= !bit;
         }
         self.next = (self.next + 1) % self.size;
     }
@@ -99,7 +102,8 @@ impl Ring {
 
 const BUCKETS: usize = 10;
 
-/// A tenth of the time a bucket; a bucket is cleared when its turn comes again.
+/// The calls of the last time, in buckets of a tenth each. A bucket is cleared when it is used
+/// again.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Buckets {
     width: u64,
@@ -108,8 +112,8 @@ pub(super) struct Buckets {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Bucket {
-    /// Which tenth it counts, from the clock's start.
-    turn: u64,
+    /// The number of the tenth that it counts, from the start of the clock.
+    tenth: u64,
     calls: u64,
     failures: u64,
 }
@@ -122,17 +126,17 @@ impl Buckets {
         }
     }
 
-    fn turn(&self, now: Timestamp) -> u64 {
+    fn tenth(&self, now: Timestamp) -> u64 {
         now.as_nanos() / self.width
     }
 
     fn count(&mut self, failed: bool, now: Timestamp) {
-        let turn = self.turn(now);
-        #[allow(clippy::cast_possible_truncation)] // A remainder of ten.
-        let bucket = &mut self.all[(turn % BUCKETS as u64) as usize];
-        if bucket.turn < turn {
+        let tenth = self.tenth(now);
+        #[allow(clippy::cast_possible_truncation)] // It is less than ten.
+        let bucket = &mut self.all[(tenth % BUCKETS as u64) as usize];
+        if bucket.tenth < tenth {
             *bucket = Bucket {
-                turn,
+                tenth,
                 ..Bucket::default()
             };
         }
@@ -141,10 +145,10 @@ impl Buckets {
     }
 
     fn totals(&self, now: Timestamp) -> (u64, u64) {
-        let turn = self.turn(now);
+        let tenth = self.tenth(now);
         self.all
             .iter()
-            .filter(|bucket| turn.saturating_sub(bucket.turn) < BUCKETS as u64)
+            .filter(|bucket| tenth.saturating_sub(bucket.tenth) < BUCKETS as u64)
             .fold((0, 0), |(calls, failures), bucket| {
                 (calls + bucket.calls, failures + bucket.failures)
             })
@@ -159,77 +163,77 @@ mod tests {
     #[test]
     fn a_ring_counts_the_last_calls_exactly_whatever_its_size() {
         for size in [1, 2, 63, 64, 65, 200] {
-            let mut tally = Tally::new(Window::Calls(size));
+            let mut counts = WindowCounts::new(Window::Calls(size));
             let mut model = VecDeque::new();
             for i in 0..1_000_u32 {
                 let failed = i % 7 < 3 || i % 11 == 0;
-                tally.count(failed, Timestamp::START);
+                counts.count(failed, Timestamp::START);
                 model.push_back(failed);
                 if model.len() > size as usize {
                     model.pop_front();
                 }
                 let failures = model.iter().filter(|failed| **failed).count() as u64;
                 assert_eq!(
-                    tally.totals(Timestamp::START),
+                    counts.totals(Timestamp::START),
                     (model.len() as u64, failures)
                 );
             }
-            tally.clear();
-            assert_eq!(tally, Tally::new(Window::Calls(size)));
+            counts.clear();
+            assert_eq!(counts, WindowCounts::new(Window::Calls(size)));
         }
     }
 
     #[test]
-    fn a_ring_takes_memory_as_the_calls_come() {
-        let mut tally = Tally::new(Window::Calls(u32::MAX));
+    fn a_ring_grows_as_calls_come() {
+        let mut counts = WindowCounts::new(Window::Calls(u32::MAX));
         for _ in 0..1_000 {
-            tally.count(true, Timestamp::START);
+            counts.count(true, Timestamp::START);
         }
-        let Tally::Ring(ring) = &tally else {
+        let WindowCounts::Ring(ring) = &counts else {
             unreachable!()
         };
         assert_eq!(ring.bits.len(), 16);
-        assert_eq!(tally.totals(Timestamp::START), (1_000, 1_000));
+        assert_eq!(counts.totals(Timestamp::START), (1_000, 1_000));
     }
 
     #[test]
-    fn a_bucket_is_forgotten_as_a_whole_when_its_time_is_over() {
+    fn a_bucket_is_forgotten_as_a_whole() {
         let at = |millis| Timestamp::START.saturating_add(Duration::from_millis(millis));
-        let mut tally = Tally::new(Window::Time(Duration::from_secs(10)));
-        tally.count(true, at(500));
-        tally.count(false, at(999));
-        tally.count(true, at(1_000));
-        assert_eq!(tally.totals(at(1_000)), (3, 2));
-        assert_eq!(tally.totals(at(9_999)), (3, 2));
-        assert_eq!(tally.totals(at(10_000)), (1, 1));
-        assert_eq!(tally.totals(at(11_000)), (0, 0));
-        tally.count(true, at(10_000));
+        let mut counts = WindowCounts::new(Window::Time(Duration::from_secs(10)));
+        counts.count(true, at(500));
+        counts.count(false, at(999));
+        counts.count(true, at(1_000));
+        assert_eq!(counts.totals(at(1_000)), (3, 2));
+        assert_eq!(counts.totals(at(9_999)), (3, 2));
+        assert_eq!(counts.totals(at(10_000)), (1, 1));
+        assert_eq!(counts.totals(at(11_000)), (0, 0));
+        counts.count(true, at(10_000));
         assert_eq!(
-            tally.totals(at(10_000)),
+            counts.totals(at(10_000)),
             (2, 2),
-            "the first bucket's turn came again"
+            "the first bucket is used again"
         );
-        tally.clear();
-        assert_eq!(tally.totals(at(10_000)), (0, 0));
+        counts.clear();
+        assert_eq!(counts.totals(at(10_000)), (0, 0));
     }
 
     #[test]
     fn a_window_of_any_length_neither_panics_nor_forgets_too_early() {
         for time in [Duration::from_nanos(1), Duration::MAX] {
-            let mut tally = Tally::new(Window::Time(time));
+            let mut counts = WindowCounts::new(Window::Time(time));
             for now in [Timestamp::START, Timestamp::from_nanos(1), Timestamp::NEVER] {
-                tally.count(true, now);
-                assert!(tally.totals(now).1 >= 1);
+                counts.count(true, now);
+                assert!(counts.totals(now).1 >= 1);
             }
         }
     }
 
     #[test]
-    fn a_call_that_comes_with_an_older_time_still_counts() {
+    fn a_call_with_an_older_time_still_counts() {
         let at = |secs| Timestamp::START.saturating_add(Duration::from_secs(secs));
-        let mut tally = Tally::new(Window::Time(Duration::from_secs(10)));
-        tally.count(true, at(12));
-        tally.count(true, at(2));
-        assert_eq!(tally.totals(at(12)), (2, 2));
+        let mut counts = WindowCounts::new(Window::Time(Duration::from_secs(10)));
+        counts.count(true, at(12));
+        counts.count(true, at(2));
+        assert_eq!(counts.totals(at(12)), (2, 2));
     }
 }

@@ -1,36 +1,75 @@
 //! The chain: a pure state machine over a primary and its backups.
 //!
+//! The tables are in the order of the functions below. An entry is *live* unless it is disabled by
+//! hand, or its budget is spent.
+//!
+//! # A turn begins
+//!
+//! `begin` is the gate, and `would_serve` the oracle. Both ask `answer`.
+//!
 //! | state | event | what happens |
 //! | --- | --- | --- |
-//! | Primary | success | `consecutive_failures` = 0 |
-//! | Primary | failure | + 1; at `trip_threshold` → Fallback: activated for good, the cooldown starts, both counters zeroed. A fatal one trips at once |
+//! | any | a turn, a backup was readied | that backup serves, even if another would be chosen now |
+//! | any | a turn, nothing was readied | an entry serves, or the turn is refused (`NotReady`); it takes no probe |
 //! | Fallback | before a turn, `elapsed ≥ recovery_timeout` | → Recovering, success count 0 |
-//! | Fallback | a turn | the first entry that is not failed |
-//! | Fallback | a turn, no entry is live | refused (`FallbackExhausted`), with the time until the primary is probed. Without a chain the primary serves, and its result says nothing |
-//! | Fallback | a backup fails | that entry's strikes + 1, a fatal one spends its budget; a success changes nothing |
-//! | Fallback | stale failure of the primary | the cooldown restarts from now |
+//! | Primary | a turn | the primary serves |
 //! | Recovering | a turn, slot free | it is the probe, its lease starts |
-//! | Recovering | a turn, slot taken | the first entry that is not failed |
-//! | Recovering | a turn, slot taken, no entry is live | refused (`ProbeInFlight`), with the rest of the lease. Without a chain the primary serves, and its result says nothing |
-//! | Recovering | the probe succeeds, lease live | + 1; at `recovery_successes_needed` → Primary: everything zeroed, every entry's strikes cleared |
+//! | Fallback | a turn | the first live entry serves |
+//! | Recovering | a turn, slot taken | the first live entry serves |
+//! | Fallback | a turn, no entry is live | refused (`FallbackExhausted`), with the time until the primary is probed |
+//! | Recovering | a turn, slot taken, no entry is live | refused (`ProbeInFlight`), with the rest of the lease |
+//! | Fallback, Recovering | the same two, without a chain or with `LastResort` | the primary serves *aside* |
+//!
+//! # A turn ends
+//!
+//! `record` takes the verdict.
+//!
+//! | state | event | what happens |
+//! | --- | --- | --- |
+//! | any | a turn that the primary served aside | its result says nothing |
+//! | Primary | success | `consecutive_failures` = 0 |
+//! | Primary | failure | + 1; at `trip_threshold` → Fallback: activated for good, the cooldown starts, all counts are zeroed. A fatal failure trips at once |
+//! | Primary | neutral | changes nothing |
+//! | Recovering | the probe succeeds, lease live | + 1; at `recovery_successes_needed` → Primary: everything is zeroed, every entry's strikes are cleared |
 //! | Recovering | the probe is rate limited, or fatal | → Fallback, the cooldown counts from now |
 //! | Recovering | the probe fails transiently | success count 0, the slot is free; the `probation_limit`-th in a row → Fallback |
-//! | Recovering | the probe shows a sign of life, lease live | the lease starts anew |
-//! | Recovering | lease over | as a transient failure at the lease's end, however late it is noticed |
 //! | Recovering | the probe is neutral | the slot is free |
+//! | Fallback | stale failure of the primary | the cooldown restarts from now |
 //! | any | any other result of the primary | stale: changes nothing |
-//! | any | a backup fails | its strike, unless the chain was cleared since it was admitted |
-//! | any | a spent entry's time on the `bench` is over | it has a fresh budget |
+//! | any | a backup fails | its strikes + 1, unless the chain was cleared since the turn was admitted; a fatal failure spends the budget |
+//! | any | a backup succeeds | changes nothing; with `strikes_reset_on_success` its strikes are 0, unless the budget is spent |
+//!
+//! # Time passes
+//!
+//! | state | event | what happens |
+//! | --- | --- | --- |
+//! | Recovering | the probe shows a sign of life, lease live | `renewed`: the lease starts anew |
+//! | Recovering | lease over | `expire`: as a transient failure at the lease's end, however late it is noticed |
+//! | any | a spent entry's time on the `bench` is over | `restore`: it has a fresh budget |
+//!
+//! # By hand
+//!
+//! | state | event | what happens |
+//! | --- | --- | --- |
+//! | any | an entry is disabled, or enabled | it serves no turn, or may serve again; its strikes stay |
 //! | any | reset | as new, in a new generation; what is disabled stays so |
 //!
-//! Every transition begins a new generation, and so does a lease that ends. In one generation that is recovering, the only call whose
-//! result may count is the probe, so a primary's result is judged by its generation alone. Entries are judged by the *epoch*, which begins
-//! when the chain is cleared.
+//! # Generations and epochs
+//!
+//! Every transition begins a new generation, and so does a lease that ends. In a generation that
+//! is Recovering, the probe is the only turn of the primary whose result may count. So a result
+//! of the primary is judged by its generation alone. A result of an entry is judged by the
+//! *epoch*. A new epoch begins when the chain is cleared.
 
-use std::fmt;
-use std::sync::Arc;
-use std::time::Duration;
+mod entry;
+mod event;
+mod rules;
+mod ticket;
 
+use self::entry::Entry;
+use self::event::PendingEvent;
+pub(super) use self::rules::Rules;
+pub(super) use self::ticket::{Readied, Role, Server, Since, Ticket};
 use super::Exhausted;
 use crate::machinery::clock::Timestamp;
 use crate::machinery::cooldown::{restarted, retry_deadline};
@@ -38,89 +77,30 @@ use crate::machinery::denied::Denied;
 use crate::machinery::event_queue::EventQueue;
 use crate::machinery::machine::{Machine, Retention};
 use crate::machinery::packed_state::PackedState;
-use crate::vocabulary::Reason;
-use crate::vocabulary::{Cancelled, FailureKind, Outcome, Recorded};
-use crate::vocabulary::{EntryChange, Event, FallbackState, TransitionReason};
+use crate::vocabulary::{
+    Event, FailureKind, FallbackState, Outcome, Reason, Recorded, TransitionReason,
+};
 
-/// How a chain decides, and the names of those in it.
-#[derive(Clone, Debug)]
-pub(crate) struct Rules {
-    pub(super) primary: Arc<str>,
-    pub(super) entries: Vec<Arc<str>>,
-    pub(super) trip_threshold: u32,
-    pub(super) recovery_timeout: Duration,
-    pub(super) recovery_successes_needed: u32,
-    pub(super) max_fail_count: u32,
-    pub(super) probe_timeout: Duration,
-    pub(super) retry_after_cap: Duration,
-    pub(super) probation_limit: Option<u32>,
-    pub(super) bench: Option<Duration>,
-    pub(super) strikes_reset_on_success: bool,
-    pub(super) on_cancel: Cancelled,
-    pub(super) when_exhausted: Exhausted,
-    /// Somebody observes.
-    pub(super) observed: bool,
-}
-
-impl Rules {
-    pub(super) fn new(primary: Arc<str>) -> Self {
-        Self {
-            primary,
-            entries: Vec::new(),
-            trip_threshold: 3,
-            recovery_timeout: Duration::from_secs(60),
-            recovery_successes_needed: 2,
-            max_fail_count: 2,
-            probe_timeout: Duration::from_secs(120),
-            retry_after_cap: Duration::from_secs(5 * 60),
-            probation_limit: None,
-            bench: None,
-            strikes_reset_on_success: false,
-            on_cancel: Cancelled::Ignore,
-            when_exhausted: Exhausted::Refuse,
-            observed: false,
-        }
-    }
-
-    /// Whether so many transient failures of probes in a row are too many.
-    fn is_hopeless(&self, failures: u32) -> bool {
-        self.probation_limit.is_some_and(|limit| failures >= limit)
-    }
-
-    /// The name of who serves.
-    #[inline]
-    pub(super) fn name(&self, server: Server) -> &Arc<str> {
-        match server {
-            Server::Primary(_) => &self.primary,
-            Server::Entry(entry) => &self.entries[entry],
-        }
-    }
-
-    /// The entry called `name`.
-    pub(super) fn entry(&self, name: &str) -> Option<usize> {
-        self.entries.iter().position(|entry| **entry == *name)
-    }
-}
-
-/// Where a chain is. The word carries it as a number.
+/// Where a chain is. The packed state carries it as a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub(super) enum Phase {
     Primary,
-    /// `until` is when the primary may be probed.
+    /// The deadline is when the primary may be probed.
     Fallback,
-    /// Recovering, the slot taken; `until` is the lease's end.
+    /// Recovering, the slot taken. The deadline is the end of the lease.
     Probing,
     /// Recovering, the slot free.
     Vacant,
 }
 
 impl Phase {
-    /// The bit of the word's phase that changes whenever an entry's liveness may have, so that those who wait for one look again. While the
-    /// primary serves nobody does.
+    /// The bit of the packed phase that flips whenever an entry may have become live or failed. It
+    /// makes waiters look again. It stays 0 while the primary serves, as nobody waits for an entry
+    /// then.
     const ENTRIES: u8 = 0b100;
 
-    fn state(self) -> FallbackState {
+    pub(super) fn state(self) -> FallbackState {
         match self {
             Phase::Primary => FallbackState::Primary,
             Phase::Fallback => FallbackState::Fallback,
@@ -129,204 +109,32 @@ impl Phase {
     }
 }
 
-/// Who serves a turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Server {
-    Primary(Role),
-    Entry(usize),
-}
-
-/// What a turn of the primary is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Role {
-    Ordinary,
-    Probe,
-    /// For want of anybody else. Its result says nothing.
-    Aside,
-}
-
-/// Which services a caller has ready.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Readied {
-    /// None: only an entry can serve, which is readied later.
-    Nothing,
-    /// The primary. An entry can serve too, which is readied later.
-    Primary,
-    /// This entry alone.
-    Entry(usize),
-}
-
-/// What an admitted turn carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Ticket {
-    pub(super) since: Since,
-    pub(super) server: Server,
-}
-
-/// The generation in which a turn was admitted, by which a primary's result is judged, and the epoch, by which an entry's is. In one number, which is stored at once.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Since(u64);
-
-impl Since {
-    pub(super) fn new(generation: u32, epoch: u32) -> Self {
-        Self(u64::from(generation) | u64::from(epoch) << 32)
-    }
-
-    #[allow(clippy::cast_possible_truncation)] // The lower half is meant.
-    #[inline]
-    pub(super) fn generation(self) -> u32 {
-        (self.0 & u64::from(u32::MAX)) as u32
-    }
-
-    pub(super) fn epoch(self) -> u32 {
-        (self.0 >> 32) as u32
-    }
-}
-
-impl fmt::Debug for Since {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {}", self.generation(), self.epoch())
-    }
-}
-
-impl Ticket {
-    /// That of a turn which `word` sends to the primary with all others.
-    #[inline]
-    pub(super) fn ordinary(packed: PackedState) -> Self {
-        Self {
-            since: Since(u64::from(packed.generation())),
-            server: Server::Primary(Role::Ordinary),
-        }
-    }
-}
-
-/// What the chain leaves for observers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PendingEvent {
-    Transition {
-        from: FallbackState,
-        to: FallbackState,
-        reason: TransitionReason,
-        generation: u32,
-        first: Option<usize>,
-    },
-    ProbeStarted {
-        generation: u32,
-    },
-    LeaseExpired {
-        generation: u32,
-    },
-    Entry {
-        entry: usize,
-        change: EntryChange,
-        strikes: u32,
-    },
-}
-
-/// A fallback as it is at one moment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct FallbackSnapshot {
-    /// The state. A cooldown that is over still reads as [`FallbackState::Fallback`], until a turn moves it.
-    pub state: FallbackState,
-    /// The next turn is a probe: the cooldown is over, or the slot is free.
-    pub due: bool,
-    /// How many turns of the primary failed in a row.
-    pub consecutive_failures: u32,
-    /// How many probes succeeded in a row.
-    pub probe_successes: u32,
-    /// How many probes failed transiently in a row.
-    pub probe_failures: u32,
-    /// What is left of the cooldown: the time until the primary is probed. Zero when a probe is due; `None` if the primary serves, if a probe is in flight, and
-    /// if it never ends.
-    pub time_until_probe: Option<Duration>,
-    /// What is left of the lease of the probe that is in flight; `None` if there is none, or it has no end.
-    pub lease_left: Option<Duration>,
-    /// How often it has gone to [`FallbackState::Fallback`] since it was made or reset.
-    pub trips: u64,
-    /// Whether it has ever tripped since it was made or reset.
-    pub fallback_activated: bool,
-    /// The kind of the last failure since it was made or reset, whoever served.
-    pub last_failure: Option<FailureKind>,
-    /// The entries of the chain, in its order.
-    pub entries: Vec<EntrySnapshot>,
-}
-
-/// An entry of a fallback's chain as it is at one moment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct EntrySnapshot {
-    /// Its name.
-    pub name: Arc<str>,
-    /// How many of its turns failed since the chain was cleared, or since it came back from the bench.
-    pub strikes: u32,
-    /// Somebody disabled it.
-    pub disabled: bool,
-    /// It serves no turn: it is disabled, or its budget is spent.
-    pub failed: bool,
-    /// What is left of its time on the bench; `None` if its budget is not spent, or stays so.
-    pub bench_left: Option<Duration>,
-}
-
-/// A backup.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct Entry {
-    strikes: u32,
-    disabled: bool,
-    /// When its budget was spent; of no meaning unless it is.
-    spent: Timestamp,
-}
-
-impl Entry {
-    fn is_spent(&self, rules: &Rules) -> bool {
-        self.strikes >= rules.max_fail_count
-    }
-
-    /// When a spent entry comes back from the bench.
-    fn back(&self, rules: &Rules) -> Timestamp {
-        rules
-            .bench
-            .map_or(Timestamp::NEVER, |bench| self.spent.saturating_add(bench))
-    }
-
-    /// The strikes as they are at `now`, the end of its time on the bench taken into account.
-    fn strikes_at(&self, rules: &Rules, now: Timestamp) -> u32 {
-        if self.is_spent(rules) && now >= self.back(rules) {
-            0
-        } else {
-            self.strikes
-        }
-    }
-
-    fn is_live(&self, rules: &Rules, now: Timestamp) -> bool {
-        !self.disabled && self.strikes_at(rules, now) < rules.max_fail_count
-    }
-}
-
-/// The state machine. See the module's table.
+/// The state machine. See the module's tables.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Chain {
     generation: u32,
     phase: Phase,
-    /// The deadline of the phase; [`Timestamp::NEVER`] where it has none.
+    /// When the phase runs out; [`Timestamp::NEVER`] where it does not.
     deadline: Timestamp,
     /// Failures of the primary in a row.
-    streak: u32,
+    pub(super) streak: u32,
     last: Option<FailureKind>,
-    /// Until when a failure of this streak asked to be left alone; [`Timestamp::START`] if none did.
+    /// The latest time that a `retry_after` of this streak asks to wait for; [`Timestamp::START`]
+    /// if there was none.
     hint: Timestamp,
-    /// Probes that succeeded, one after the other.
-    successes: u32,
-    /// Probes that failed transiently, one after the other.
-    failures: u32,
-    trips: u64,
-    /// Begins anew when the chain is cleared.
+    /// Probes that succeeded in a row.
+    pub(super) successes: u32,
+    /// Probes that failed transiently in a row.
+    pub(super) failures: u32,
+    pub(super) trips: u64,
+    /// Counts how often the chain was cleared.
     epoch: u32,
-    /// Changes whenever an entry's liveness may have.
-    turned: bool,
-    /// No turn may pass with a look at the word: a verdict may depend on the clock, or somebody observes.
-    watched: bool,
-    entries: Vec<Entry>,
+    /// Flips whenever an entry may have become live or failed.
+    entries_flip: bool,
+    /// Whether a success must not pass on the packed state alone: a verdict may depend on the
+    /// clock, or somebody observes.
+    timed: bool,
+    pub(super) entries: Vec<Entry>,
 }
 
 impl Chain {
@@ -342,13 +150,13 @@ impl Chain {
             failures: 0,
             trips: 0,
             epoch: 0,
-            turned: false,
-            watched: rules.on_cancel.is_timed() || rules.observed,
+            entries_flip: false,
+            timed: rules.on_cancel.is_timed() || rules.observed,
             entries: vec![Entry::default(); rules.entries.len()],
         }
     }
 
-    // ===== the gate and the oracle =====
+    // ===== a turn begins =====
 
     /// The gate: begins a turn, and says who serves it, or why nobody does.
     pub(super) fn begin(
@@ -360,10 +168,9 @@ impl Chain {
     ) -> Result<Ticket, Denied> {
         self.expire(rules, now, events);
         if self.restore(rules, now, events) {
-            self.turned = !self.turned;
+            self.entries_flip = !self.entries_flip;
         }
         let server = match (readied, self.answer(rules, self.phase, self.deadline, now)) {
-            // A backup that was readied serves, whoever it would be by now.
             (Readied::Entry(entry), _) => Server::Entry(entry),
             (_, Err(denied)) => return Err(denied),
             (Readied::Nothing, Ok(Server::Primary(_))) => return Err(Denied::NOT_READY),
@@ -372,7 +179,7 @@ impl Chain {
         if self.phase == Phase::Fallback && now >= self.deadline {
             self.deadline = Timestamp::NEVER;
             let reason = TransitionReason::CooldownOver;
-            self.go(rules, Phase::Vacant, reason, now, events);
+            self.transition(rules, Phase::Vacant, reason, now, events);
         }
         if server == Server::Primary(Role::Probe) {
             self.phase = Phase::Probing;
@@ -384,37 +191,20 @@ impl Chain {
         Ok(self.ticket(server))
     }
 
-    /// The oracle: who would serve the next turn, with nothing changed.
+    /// The oracle: who would serve the next turn. It changes nothing.
     pub(super) fn would_serve(&self, rules: &Rules, now: Timestamp) -> Result<Server, Denied> {
-        let (phase, deadline) = self.at(rules, now);
+        let (phase, deadline) = self.phase_at(rules, now);
         self.answer(rules, phase, deadline, now)
     }
 
-    /// The oracle and the gate for callers without the lock, from the word alone. `None` if the machine must be asked.
+    /// The answer of the oracle and of the gate, from the packed state alone. `None` if the
+    /// machine must be asked.
     pub(super) fn begin_lock_free(packed: PackedState) -> Option<Ticket> {
         let primary = !packed.is_busy() && packed.phase() == Phase::Primary as u8;
         primary.then(|| Ticket::ordinary(packed))
     }
 
-    /// The first live entry from `from` on.
-    pub(super) fn live_from(&self, rules: &Rules, now: Timestamp, from: usize) -> Option<usize> {
-        let entries = self.entries.iter().enumerate().skip(from);
-        entries
-            .filter(|(_, entry)| entry.is_live(rules, now))
-            .map(|(index, _)| index)
-            .next()
-    }
-
-    /// Goes on within a turn: to the next live entry after the server that failed.
-    pub(super) fn go_on(&self, rules: &Rules, now: Timestamp, failed: Server) -> Option<Ticket> {
-        let from = match failed {
-            Server::Primary(_) => 0,
-            Server::Entry(entry) => entry + 1,
-        };
-        let entry = self.live_from(rules, now, from)?;
-        Some(self.ticket(Server::Entry(entry)))
-    }
-
+    /// Chooses the server of a turn in `phase`, for a caller whose primary is ready.
     fn answer(
         &self,
         rules: &Rules,
@@ -433,13 +223,33 @@ impl Chain {
             return Ok(Server::Entry(entry));
         }
         if self.entries.is_empty() || rules.when_exhausted == Exhausted::LastResort {
-            return Ok(Server::Primary(Role::Aside));
+            return Ok(Server::Primary(Role::Uncounted));
         }
         Err(Denied {
             reason,
             wait: deadline.remaining(now),
             last: self.last_at(now),
         })
+    }
+
+    /// The first live entry from index `from` on.
+    pub(super) fn live_from(&self, rules: &Rules, now: Timestamp, from: usize) -> Option<usize> {
+        let entries = self.entries.iter().enumerate().skip(from);
+        entries
+            .filter(|(_, entry)| entry.is_live(rules, now))
+            .map(|(index, _)| index)
+            .next()
+    }
+
+    /// Goes on within a turn: a ticket for the next live entry after `failed`, the server whose
+    /// attempt failed.
+    pub(super) fn go_on(&self, rules: &Rules, now: Timestamp, failed: Server) -> Option<Ticket> {
+        let from = match failed {
+            Server::Primary(_) => 0,
+            Server::Entry(entry) => entry + 1,
+        };
+        let entry = self.live_from(rules, now, from)?;
+        Some(self.ticket(Server::Entry(entry)))
     }
 
     fn ticket(&self, server: Server) -> Ticket {
@@ -449,9 +259,120 @@ impl Chain {
         }
     }
 
-    // ===== verdicts =====
+    // ===== a turn ends =====
 
-    /// What a verdict changes if that is the streak and the last failure alone; `None` if the machine must be asked.
+    /// Takes the verdict of a turn.
+    pub(super) fn record(
+        &mut self,
+        rules: &Rules,
+        now: Timestamp,
+        ticket: Ticket,
+        outcome: Outcome,
+        events: &mut EventQueue<PendingEvent>,
+    ) -> Recorded {
+        self.expire(rules, now, events);
+        let restored = self.restore(rules, now, events);
+        let mut spent = false;
+        let recorded = match ticket.server {
+            Server::Primary(Role::Uncounted) => Recorded::Applied,
+            Server::Primary(_) if ticket.since.generation() == self.generation => {
+                match self.phase {
+                    Phase::Primary => self.record_ordinary(rules, now, outcome, events),
+                    // The only turn that counts in this generation is the probe's.
+                    _ => self.record_probe(rules, now, outcome, events),
+                }
+                Recorded::Applied
+            }
+            Server::Primary(_) => {
+                if let (Phase::Fallback, Outcome::Failure(failure)) = (self.phase, outcome) {
+                    self.last = Some(failure.kind());
+                    let (cooldown, cap) = (rules.recovery_timeout, rules.retry_after_cap);
+                    self.deadline = restarted(failure, self.deadline, now, cooldown, cap);
+                }
+                Recorded::Stale
+            }
+            Server::Entry(index) if ticket.since.epoch() == self.epoch => {
+                if let Outcome::Failure(failure) = outcome {
+                    self.last = Some(failure.kind());
+                }
+                spent = self.entries[index].record(index, rules, now, outcome, events);
+                Recorded::Applied
+            }
+            Server::Entry(_) => Recorded::Stale,
+        };
+        if restored || spent {
+            self.entries_flip = !self.entries_flip;
+        }
+        recorded
+    }
+
+    /// Takes the verdict of a turn in state Primary.
+    fn record_ordinary(
+        &mut self,
+        rules: &Rules,
+        now: Timestamp,
+        outcome: Outcome,
+        events: &mut EventQueue<PendingEvent>,
+    ) {
+        match outcome {
+            Outcome::Success => {
+                self.streak = 0;
+                self.hint = Timestamp::START;
+            }
+            Outcome::Failure(failure) => {
+                self.streak = self.streak.saturating_add(1);
+                self.last = Some(failure.kind());
+                self.hint = self
+                    .hint
+                    .max(retry_deadline(failure, now, rules.retry_after_cap));
+                if failure.kind() == FailureKind::Fatal {
+                    self.trip(rules, now, TransitionReason::FatalFailure, now, events);
+                } else if self.streak >= rules.trip_threshold {
+                    self.trip(rules, now, TransitionReason::FailureThreshold, now, events);
+                }
+            }
+            Outcome::Neutral => {}
+        }
+    }
+
+    /// Takes the verdict of the probe.
+    fn record_probe(
+        &mut self,
+        rules: &Rules,
+        now: Timestamp,
+        outcome: Outcome,
+        events: &mut EventQueue<PendingEvent>,
+    ) {
+        match outcome {
+            Outcome::Success => {
+                self.successes += 1;
+                self.failures = 0;
+                self.hint = Timestamp::START;
+                self.vacate();
+                if self.successes >= rules.recovery_successes_needed {
+                    self.clear();
+                    let reason = TransitionReason::ProbeSucceeded;
+                    self.transition(rules, Phase::Primary, reason, now, events);
+                }
+            }
+            Outcome::Failure(failure) => {
+                self.last = Some(failure.kind());
+                self.hint = self
+                    .hint
+                    .max(retry_deadline(failure, now, rules.retry_after_cap));
+                let reason = TransitionReason::ProbeFailed;
+                if failure.kind() == FailureKind::Transient {
+                    self.fail_transiently(rules, now, reason, now, events);
+                } else {
+                    self.trip(rules, now, reason, now, events);
+                }
+            }
+            Outcome::Neutral => self.vacate(),
+        }
+    }
+
+    /// The packed state after a verdict that changes only the streak and the last failure. `None`
+    /// if the machine must be asked.
     pub(super) fn record_lock_free(
         packed: PackedState,
         ticket: Ticket,
@@ -469,8 +390,10 @@ impl Chain {
         }
     }
 
-    /// When the lease ends of a probe that shows a sign of life now; `None` if `ticket` is not that of the probe that is out, or its lease is
-    /// over.
+    // ===== time passes =====
+
+    /// When the lease ends of a probe that shows a sign of life at `now`. `None` if `ticket` is
+    /// not that of the probe in flight, or if its lease is over.
     #[cfg(any(feature = "http", test, tower_breaker_loom))]
     pub(super) fn renewed(
         packed: PackedState,
@@ -479,306 +402,10 @@ impl Chain {
         rules: &Rules,
         now: Timestamp,
     ) -> Option<Timestamp> {
-        let out = ticket.server == Server::Primary(Role::Probe)
+        let in_flight = ticket.server == Server::Primary(Role::Probe)
             && packed.phase() & !Phase::ENTRIES == Phase::Probing as u8
             && packed.generation() == ticket.since.generation();
-        (out && now < deadline).then(|| now.saturating_add(rules.probe_timeout))
-    }
-
-    /// Takes a verdict.
-    pub(super) fn record(
-        &mut self,
-        rules: &Rules,
-        now: Timestamp,
-        ticket: Ticket,
-        outcome: Outcome,
-        events: &mut EventQueue<PendingEvent>,
-    ) -> Recorded {
-        self.expire(rules, now, events);
-        let restored = self.restore(rules, now, events);
-        let mut spent = false;
-        let recorded = match ticket.server {
-            Server::Primary(Role::Aside) => Recorded::Applied,
-            Server::Primary(_) if ticket.since.generation() == self.generation => {
-                match self.phase {
-                    Phase::Primary => self.record_ordinary(rules, now, outcome, events),
-                    // The only turn that counts in this generation is the probe's.
-                    _ => self.record_probe(rules, now, outcome, events),
-                }
-                Recorded::Applied
-            }
-            Server::Primary(_) => {
-                if let (Phase::Fallback, Outcome::Failure(failure)) = (self.phase, outcome) {
-                    self.last = Some(failure.kind());
-                    let (cooldown, cap) = (rules.recovery_timeout, rules.retry_after_cap);
-                    self.deadline = restarted(failure, self.deadline, now, cooldown, cap);
-                }
-                Recorded::Stale
-            }
-            Server::Entry(entry) if ticket.since.epoch() == self.epoch => {
-                spent = self.record_entry(rules, now, entry, outcome, events);
-                Recorded::Applied
-            }
-            Server::Entry(_) => Recorded::Stale,
-        };
-        if restored || spent {
-            self.turned = !self.turned;
-        }
-        recorded
-    }
-
-    fn record_ordinary(
-        &mut self,
-        rules: &Rules,
-        now: Timestamp,
-        outcome: Outcome,
-        events: &mut EventQueue<PendingEvent>,
-    ) {
-        match outcome {
-            Outcome::Neutral => {}
-            Outcome::Success => {
-                self.streak = 0;
-                self.hint = Timestamp::START;
-            }
-            Outcome::Failure(failure) => {
-                self.streak = self.streak.saturating_add(1);
-                self.last = Some(failure.kind());
-                self.hint = self
-                    .hint
-                    .max(retry_deadline(failure, now, rules.retry_after_cap));
-                if failure.kind() == FailureKind::Fatal {
-                    self.trip(rules, now, TransitionReason::FatalFailure, now, events);
-                } else if self.streak >= rules.trip_threshold {
-                    self.trip(rules, now, TransitionReason::FailureThreshold, now, events);
-                }
-            }
-        }
-    }
-
-    fn record_probe(
-        &mut self,
-        rules: &Rules,
-        now: Timestamp,
-        outcome: Outcome,
-        events: &mut EventQueue<PendingEvent>,
-    ) {
-        match outcome {
-            Outcome::Neutral => self.vacate(),
-            Outcome::Success => {
-                self.successes += 1;
-                self.failures = 0;
-                self.hint = Timestamp::START;
-                self.vacate();
-                if self.successes >= rules.recovery_successes_needed {
-                    self.clear();
-                    let reason = TransitionReason::ProbeSucceeded;
-                    self.go(rules, Phase::Primary, reason, now, events);
-                }
-            }
-            Outcome::Failure(failure) => {
-                self.last = Some(failure.kind());
-                self.hint = self
-                    .hint
-                    .max(retry_deadline(failure, now, rules.retry_after_cap));
-                if failure.kind() == FailureKind::Transient {
-                    let reason = TransitionReason::ProbeFailed;
-                    self.fail_transiently(rules, now, reason, now, events);
-                } else {
-                    self.trip(rules, now, TransitionReason::ProbeFailed, now, events);
-                }
-            }
-        }
-    }
-
-    /// Answers whether the entry's budget was spent by this.
-    fn record_entry(
-        &mut self,
-        rules: &Rules,
-        now: Timestamp,
-        index: usize,
-        outcome: Outcome,
-        events: &mut EventQueue<PendingEvent>,
-    ) -> bool {
-        let entry = &mut self.entries[index];
-        let was_spent = entry.is_spent(rules);
-        match outcome {
-            Outcome::Neutral => false,
-            Outcome::Success => {
-                // A budget that is spent stays so: this turn began before it was.
-                if rules.strikes_reset_on_success && !was_spent {
-                    entry.strikes = 0;
-                }
-                false
-            }
-            Outcome::Failure(failure) => {
-                entry.strikes = entry.strikes.saturating_add(1);
-                if failure.kind() == FailureKind::Fatal {
-                    entry.strikes = entry.strikes.max(rules.max_fail_count);
-                }
-                self.last = Some(failure.kind());
-                let spent = !was_spent && entry.is_spent(rules);
-                let mut change = EntryChange::Struck;
-                if spent {
-                    change = EntryChange::Spent;
-                    entry.spent = now;
-                }
-                events.push(PendingEvent::Entry {
-                    entry: index,
-                    change,
-                    strikes: entry.strikes,
-                });
-                spent
-            }
-        }
-    }
-
-    /// A probe failed transiently, at `at`.
-    fn fail_transiently(
-        &mut self,
-        rules: &Rules,
-        at: Timestamp,
-        reason: TransitionReason,
-        now: Timestamp,
-        events: &mut EventQueue<PendingEvent>,
-    ) {
-        self.successes = 0;
-        self.failures = self.failures.saturating_add(1);
-        if rules.is_hopeless(self.failures) {
-            self.trip(rules, at, reason, now, events);
-        } else {
-            self.vacate();
-        }
-    }
-
-    fn vacate(&mut self) {
-        self.phase = Phase::Vacant;
-        self.deadline = Timestamp::NEVER;
-    }
-
-    // ===== by hand =====
-
-    /// Takes an entry out of the chain, or puts it back.
-    pub(super) fn set_disabled(
-        &mut self,
-        index: usize,
-        disabled: bool,
-        events: &mut EventQueue<PendingEvent>,
-    ) {
-        let entry = &mut self.entries[index];
-        if entry.disabled != disabled {
-            entry.disabled = disabled;
-            self.turned = !self.turned;
-            events.push(PendingEvent::Entry {
-                entry: index,
-                change: if disabled {
-                    EntryChange::Disabled
-                } else {
-                    EntryChange::Enabled
-                },
-                strikes: entry.strikes,
-            });
-        }
-    }
-
-    pub(super) fn reset(
-        &mut self,
-        rules: &Rules,
-        now: Timestamp,
-        events: &mut EventQueue<PendingEvent>,
-    ) {
-        self.clear();
-        self.last = None;
-        self.trips = 0;
-        self.go(rules, Phase::Primary, TransitionReason::Reset, now, events);
-    }
-
-    pub(super) fn snapshot(
-        &self,
-        packed: PackedState,
-        rules: &Rules,
-        now: Timestamp,
-    ) -> FallbackSnapshot {
-        let (phase, deadline) = self.at(rules, now);
-        let expired = self.has_expired(now);
-        let tripped = expired && phase == Phase::Fallback;
-        let due = phase == Phase::Vacant || phase == Phase::Fallback && now >= deadline;
-        let entries = rules.entries.iter().zip(&self.entries);
-        FallbackSnapshot {
-            state: phase.state(),
-            due,
-            consecutive_failures: packed.streak_or(self.streak),
-            probe_successes: if expired { 0 } else { self.successes },
-            probe_failures: match (tripped, expired) {
-                (true, _) => 0,
-                (false, true) => self.failures.saturating_add(1),
-                (false, false) => self.failures,
-            },
-            time_until_probe: match phase {
-                Phase::Fallback => deadline.remaining(now),
-                Phase::Vacant => Some(Duration::ZERO),
-                Phase::Primary | Phase::Probing => None,
-            },
-            lease_left: if phase == Phase::Probing {
-                deadline.remaining(now)
-            } else {
-                None
-            },
-            trips: self.trips + u64::from(tripped),
-            fallback_activated: self.is_activated(),
-            last_failure: if expired {
-                self.last_at(now)
-            } else {
-                packed.last()
-            },
-            entries: entries
-                .map(|(name, entry)| EntrySnapshot {
-                    name: Arc::clone(name),
-                    strikes: entry.strikes_at(rules, now),
-                    disabled: entry.disabled,
-                    failed: !entry.is_live(rules, now),
-                    bench_left: if entry.strikes_at(rules, now) >= rules.max_fail_count {
-                        entry.back(rules).remaining(now)
-                    } else {
-                        None
-                    },
-                })
-                .collect(),
-        }
-    }
-
-    /// Whether it has ever tripped since it was made or reset.
-    pub(super) fn is_activated(&self) -> bool {
-        self.trips > 0
-    }
-
-    // ===== how it moves =====
-
-    fn has_expired(&self, now: Timestamp) -> bool {
-        self.phase == Phase::Probing && now >= self.deadline
-    }
-
-    /// The last failure as it is at `now`: a lease that is over is one.
-    fn last_at(&self, now: Timestamp) -> Option<FailureKind> {
-        if self.has_expired(now) {
-            Some(FailureKind::Transient)
-        } else {
-            self.last
-        }
-    }
-
-    /// The phase and its deadline as they are at `now`, a lease that is over taken into account.
-    fn at(&self, rules: &Rules, now: Timestamp) -> (Phase, Timestamp) {
-        if !self.has_expired(now) {
-            (self.phase, self.deadline)
-        } else if rules.is_hopeless(self.failures.saturating_add(1)) {
-            let deadline = self
-                .deadline
-                .saturating_add(rules.recovery_timeout)
-                .max(self.hint);
-            (Phase::Fallback, deadline)
-        } else {
-            (Phase::Vacant, Timestamp::NEVER)
-        }
+        (in_flight && now < deadline).then(|| now.saturating_add(rules.probe_timeout))
     }
 
     /// Notices that the lease is over.
@@ -792,12 +419,42 @@ impl Chain {
             self.generation = self.generation.wrapping_add(1);
             let (end, reason) = (self.deadline, TransitionReason::LeaseExpired);
             self.fail_transiently(rules, end, reason, now, events);
-            // The same without a cooldown, when a probe is due: a frame that comes late must not take it for its lease's end.
+            // Without a cooldown the new deadline is the end of the lease, and a probe is due. A
+            // late frame must not take this deadline for the deadline of its lease.
             self.deadline = self.deadline.distinct_from(end);
         }
     }
 
-    /// Notices that entries are back from the bench, and answers whether any is.
+    /// The phase and its deadline as they are at `now`, as if `expire` had been called.
+    pub(super) fn phase_at(&self, rules: &Rules, now: Timestamp) -> (Phase, Timestamp) {
+        if !self.has_expired(now) {
+            (self.phase, self.deadline)
+        } else if rules.ends_probation(self.failures.saturating_add(1)) {
+            let deadline = self
+                .deadline
+                .saturating_add(rules.recovery_timeout)
+                .max(self.hint);
+            (Phase::Fallback, deadline)
+        } else {
+            (Phase::Vacant, Timestamp::NEVER)
+        }
+    }
+
+    /// The kind of the last failure at `now`. A lease that is over counts as a transient failure.
+    pub(super) fn last_at(&self, now: Timestamp) -> Option<FailureKind> {
+        if self.has_expired(now) {
+            Some(FailureKind::Transient)
+        } else {
+            self.last
+        }
+    }
+
+    /// Whether the lease is over, and `expire` has not noticed it yet.
+    pub(super) fn has_expired(&self, now: Timestamp) -> bool {
+        self.phase == Phase::Probing && now >= self.deadline
+    }
+
+    /// Notices which entries are back from the bench. Returns whether any is.
     fn restore(
         &mut self,
         rules: &Rules,
@@ -806,20 +463,70 @@ impl Chain {
     ) -> bool {
         let mut restored = false;
         for (index, entry) in self.entries.iter_mut().enumerate() {
-            if entry.is_spent(rules) && now >= entry.back(rules) {
-                entry.strikes = 0;
-                restored = true;
-                events.push(PendingEvent::Entry {
-                    entry: index,
-                    change: EntryChange::Restored,
-                    strikes: 0,
-                });
-            }
+            restored |= entry.restore(index, rules, now, events);
         }
         restored
     }
 
-    /// Lets the chain serve; the cooldown counts from `at`.
+    // ===== by hand =====
+
+    /// Takes the entry of this index out of the chain, or puts it back.
+    pub(super) fn set_disabled(
+        &mut self,
+        index: usize,
+        disabled: bool,
+        events: &mut EventQueue<PendingEvent>,
+    ) {
+        if self.entries[index].set_disabled(index, disabled, events) {
+            self.entries_flip = !self.entries_flip;
+        }
+    }
+
+    /// Begins a new life.
+    pub(super) fn reset(
+        &mut self,
+        rules: &Rules,
+        now: Timestamp,
+        events: &mut EventQueue<PendingEvent>,
+    ) {
+        self.clear();
+        self.last = None;
+        self.trips = 0;
+        self.transition(rules, Phase::Primary, TransitionReason::Reset, now, events);
+    }
+
+    /// Whether it has ever tripped since it was made or reset.
+    pub(super) fn is_activated(&self) -> bool {
+        self.trips > 0
+    }
+
+    // ===== transitions =====
+
+    /// Counts a probe that failed transiently at `at`.
+    fn fail_transiently(
+        &mut self,
+        rules: &Rules,
+        at: Timestamp,
+        reason: TransitionReason,
+        now: Timestamp,
+        events: &mut EventQueue<PendingEvent>,
+    ) {
+        self.successes = 0;
+        self.failures = self.failures.saturating_add(1);
+        if rules.ends_probation(self.failures) {
+            self.trip(rules, at, reason, now, events);
+        } else {
+            self.vacate();
+        }
+    }
+
+    /// Frees the probe's slot.
+    fn vacate(&mut self) {
+        self.phase = Phase::Vacant;
+        self.deadline = Timestamp::NEVER;
+    }
+
+    /// Goes to Fallback. The cooldown counts from `at`.
     fn trip(
         &mut self,
         rules: &Rules,
@@ -834,10 +541,10 @@ impl Chain {
         self.successes = 0;
         self.failures = 0;
         self.trips += 1;
-        self.go(rules, Phase::Fallback, reason, now, events);
+        self.transition(rules, Phase::Fallback, reason, now, events);
     }
 
-    /// Forgets the counters, the hints and every entry's strikes.
+    /// Forgets the counts, the hint and every entry's strikes, and begins a new epoch.
     fn clear(&mut self) {
         self.deadline = Timestamp::NEVER;
         self.streak = 0;
@@ -846,12 +553,12 @@ impl Chain {
         self.failures = 0;
         self.epoch = self.epoch.wrapping_add(1);
         for entry in &mut self.entries {
-            entry.strikes = 0;
-            entry.spent = Timestamp::START;
+            entry.clear();
         }
     }
 
-    fn go(
+    /// Goes to `to`, and begins a new generation.
+    fn transition(
         &mut self,
         rules: &Rules,
         to: Phase,
@@ -880,18 +587,18 @@ impl Machine for Chain {
     type Pending = PendingEvent;
 
     fn packed(&self) -> PackedState {
-        // A hint that was heard has to see every result.
-        let plain = self.phase == Phase::Primary && self.hint == Timestamp::START;
-        let turned = if self.turned && self.phase != Phase::Primary {
+        // While there is a hint, the machine must see every result.
+        let lock_free = self.phase == Phase::Primary && self.hint == Timestamp::START;
+        let entries = if self.entries_flip && self.phase != Phase::Primary {
             Phase::ENTRIES
         } else {
             0
         };
-        PackedState::new(self.generation, self.phase as u8 | turned)
+        PackedState::new(self.generation, self.phase as u8 | entries)
             .with_last(self.last)
             .with_streak(self.streak)
-            .lock_free(plain)
-            .timed(self.watched)
+            .lock_free(lock_free)
+            .timed(self.timed)
     }
 
     fn deadline(&self) -> Timestamp {
@@ -912,41 +619,12 @@ impl Machine for Chain {
     }
 
     fn event<'a>(pending: PendingEvent, name: Option<&'a str>, rules: &'a Rules) -> Event<'a> {
-        match pending {
-            PendingEvent::Transition {
-                from,
-                to,
-                reason,
-                generation,
-                first,
-            } => Event::FallbackTransition {
-                name,
-                from,
-                to,
-                reason,
-                generation,
-                first: first.map(|entry| &*rules.entries[entry]),
-            },
-            PendingEvent::ProbeStarted { generation } => Event::ProbeStarted {
-                name,
-                generation,
-                lease: rules.probe_timeout,
-            },
-            PendingEvent::LeaseExpired { generation } => Event::LeaseExpired { name, generation },
-            PendingEvent::Entry {
-                entry,
-                change,
-                strikes,
-            } => Event::Entry {
-                name,
-                entry: &rules.entries[entry],
-                change,
-                strikes,
-            },
-        }
+        pending.named(name, rules)
     }
 }
 
+#[cfg(test)]
+mod driver;
 #[cfg(test)]
 mod model;
 #[cfg(test)]

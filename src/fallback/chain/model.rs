@@ -1,15 +1,23 @@
-//! The chain against an independent, naive model: several turns in flight, any outcomes, and time.
+//! The chain beside an independent, naive model: several turns in flight, any outcomes, and time.
 //!
-//! The model knows neither generations nor epochs. It numbers the turns, and remembers which turn was the last one before a change.
+//! The model knows neither generations nor epochs. It numbers the turns, and remembers which turn
+//! was the first one after a change.
+
+use std::time::Duration;
 
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop_oneof, proptest};
 
-use super::*;
-use crate::vocabulary::Failure;
+use super::driver::timestamp;
+use super::{Chain, Readied, Role, Rules, Server};
+use crate::fallback::Exhausted;
+use crate::machinery::denied::Denied;
+use crate::machinery::event_queue::EventQueue;
+use crate::machinery::machine::Machine;
+use crate::vocabulary::{Failure, FailureKind, FallbackState, Outcome, Reason};
 
-/// What is done to both.
+/// A step that the chain and the model both take.
 #[derive(Clone, Copy, Debug)]
-enum Do {
+enum Step {
     Begin(Readied),
     Finish(usize, Outcome),
     Frame(usize),
@@ -27,7 +35,7 @@ struct Settings {
     budget: u32,
     probation: Option<u32>,
     bench: Option<u64>,
-    forgiving: bool,
+    reset_on_success: bool,
     last_resort: bool,
 }
 
@@ -44,7 +52,7 @@ impl Settings {
         rules.max_fail_count = self.budget;
         rules.probation_limit = self.probation;
         rules.bench = self.bench.map(Duration::from_secs);
-        rules.strikes_reset_on_success = self.forgiving;
+        rules.strikes_reset_on_success = self.reset_on_success;
         rules.recovery_timeout = Duration::from_secs(COOLDOWN);
         rules.probe_timeout = Duration::from_secs(LEASE);
         rules.retry_after_cap = Duration::from_secs(CAP);
@@ -65,8 +73,8 @@ enum Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
     Primary,
-    /// The primary, for want of anybody else.
-    Aside,
+    /// The primary, because nobody else can serve.
+    Uncounted,
     Backup(usize),
 }
 
@@ -89,9 +97,9 @@ struct Naive {
     probe: Option<(usize, u64)>,
     trips: u64,
     turns: Vec<Who>,
-    /// The turns before this one were admitted before the last transition.
+    /// The first turn that was admitted after the last transition.
     since_transition: usize,
-    /// And these before the chain was cleared.
+    /// The first turn that was admitted after the chain was cleared.
     since_clear: usize,
     backups: Vec<Backup>,
 }
@@ -115,7 +123,7 @@ impl Naive {
         }
     }
 
-    /// Lets one more second pass, so that whatever ends, ends when it should.
+    /// Lets one second pass, so that leases and benches end on time.
     fn tick(&mut self) {
         self.now += 1;
         if let Some((_, end)) = self.probe {
@@ -188,7 +196,8 @@ impl Naive {
         }
     }
 
-    /// Who would serve, and whether as the probe; or why nobody, and how long.
+    /// The model that would serve, and whether as the probe. Otherwise the reason of the refusal,
+    /// and the wait.
     fn who(&self) -> Result<(Who, bool), (Reason, u64)> {
         if self.mode == Mode::Primary || self.is_due() {
             return Ok((Who::Primary, self.mode != Mode::Primary));
@@ -197,7 +206,7 @@ impl Naive {
             return Ok((Who::Backup(backup), false));
         }
         if self.backups.is_empty() || self.set.last_resort {
-            return Ok((Who::Aside, false));
+            return Ok((Who::Uncounted, false));
         }
         match (self.mode, self.probe) {
             (Mode::Fallback { due }, _) => Err((Reason::FallbackExhausted, due - self.now)),
@@ -226,7 +235,7 @@ impl Naive {
         Ok((who, probe))
     }
 
-    /// Whether the turn is the probe that is waited for, and is from now on waited for as long as if it had just begun.
+    /// Renews the lease if the turn is the probe in flight. Returns whether it is.
     fn frame(&mut self, turn: usize) -> bool {
         match &mut self.probe {
             Some((probe, end)) if *probe == turn => {
@@ -258,11 +267,11 @@ impl Naive {
                     if !spent && backup.strikes >= self.set.budget {
                         backup.spent_at = Some(self.now);
                     }
-                } else if outcome == Outcome::Success && self.set.forgiving && !spent {
+                } else if outcome == Outcome::Success && self.set.reset_on_success && !spent {
                     backup.strikes = 0;
                 }
             }
-            Who::Aside | Who::Backup(_) => {}
+            Who::Uncounted | Who::Backup(_) => {}
             Who::Primary if self.probe.is_some_and(|(probe, _)| probe == turn) => {
                 self.probe = None;
                 self.hints.extend(hint);
@@ -308,7 +317,7 @@ impl Naive {
     }
 
     fn compare(&self, chain: &Chain, rules: &Rules) {
-        let now = Timestamp::START.saturating_add(Duration::from_secs(self.now));
+        let now = timestamp(self.now);
         let seen = chain.snapshot(chain.packed(), rules, now);
         let state = match self.mode {
             Mode::Primary => FallbackState::Primary,
@@ -345,16 +354,16 @@ impl Naive {
             );
         }
         let oracle = chain.would_serve(rules, now);
-        assert_eq!(told(oracle), self.who());
+        assert_eq!(translated(oracle), self.who());
     }
 }
 
-/// An answer of the chain in the model's words.
-fn told(answer: Result<Server, Denied>) -> Result<(Who, bool), (Reason, u64)> {
+/// An answer of the chain in the model's terms.
+fn translated(answer: Result<Server, Denied>) -> Result<(Who, bool), (Reason, u64)> {
     match answer {
         Ok(Server::Primary(Role::Ordinary)) => Ok((Who::Primary, false)),
         Ok(Server::Primary(Role::Probe)) => Ok((Who::Primary, true)),
-        Ok(Server::Primary(Role::Aside)) => Ok((Who::Aside, false)),
+        Ok(Server::Primary(Role::Uncounted)) => Ok((Who::Uncounted, false)),
         Ok(Server::Entry(entry)) => Ok((Who::Backup(entry), false)),
         Err(denied) => Err((denied.reason, denied.wait.expect("an end").as_secs())),
     }
@@ -367,14 +376,14 @@ fn settings() -> impl Strategy<Value = Settings> {
         proptest::option::of(1..30_u64),
     );
     (counts, limits, any::<bool>(), any::<bool>()).prop_map(
-        |(counts, limits, forgiving, last_resort)| Settings {
+        |(counts, limits, reset_on_success, last_resort)| Settings {
             entries: counts.0,
             trip_threshold: counts.1,
             needed: counts.2,
             budget: counts.3,
             probation: limits.0,
             bench: limits.1,
-            forgiving,
+            reset_on_success,
             last_resort,
         },
     )
@@ -399,19 +408,20 @@ fn outcome() -> impl Strategy<Value = Outcome> {
     ]
 }
 
-fn doing() -> impl Strategy<Value = Do> {
+fn step() -> impl Strategy<Value = Step> {
     let readied = prop_oneof![
         8 => Just(Readied::Primary),
         1 => Just(Readied::Nothing),
         1 => (0..3_usize).prop_map(Readied::Entry),
     ];
+    let disabled = (0..3_usize, any::<bool>());
     prop_oneof![
-        10 => readied.prop_map(Do::Begin),
-        10 => (0..5_usize, outcome()).prop_map(|(turn, outcome)| Do::Finish(turn, outcome)),
-        5 => (0..5_usize).prop_map(Do::Frame),
-        4 => (0..12_u64).prop_map(Do::Wait),
-        1 => (0..3_usize, any::<bool>()).prop_map(|(entry, disabled)| Do::Disable(entry, disabled)),
-        1 => Just(Do::Reset),
+        10 => readied.prop_map(Step::Begin),
+        10 => (0..5_usize, outcome()).prop_map(|(turn, outcome)| Step::Finish(turn, outcome)),
+        5 => (0..5_usize).prop_map(Step::Frame),
+        4 => (0..12_u64).prop_map(Step::Wait),
+        1 => disabled.prop_map(|(entry, disabled)| Step::Disable(entry, disabled)),
+        1 => Just(Step::Reset),
     ]
 }
 
@@ -421,43 +431,44 @@ proptest! {
     #[test]
     fn the_chain_does_what_the_naive_model_does(
         settings in settings(),
-        all in proptest::collection::vec(doing(), 1..120),
+        steps in proptest::collection::vec(step(), 1..120),
     ) {
         let rules = settings.rules();
         let mut chain = Chain::new(&rules);
         let mut naive = Naive::new(&settings);
         let mut events = EventQueue::default();
-        let mut flying = Vec::new();
-        for what in all {
-            let now = Timestamp::START.saturating_add(Duration::from_secs(naive.now));
-            match what {
-                Do::Begin(Readied::Entry(entry)) if entry >= settings.entries => continue,
-                Do::Begin(readied) => {
+        let mut in_flight = Vec::new();
+        for step in steps {
+            let now = timestamp(naive.now);
+            match step {
+                Step::Begin(Readied::Entry(entry)) if entry >= settings.entries => continue,
+                Step::Begin(readied) => {
                     let ticket = chain.begin(&rules, now, readied, &mut events);
                     let turn = naive.turns.len();
-                    assert_eq!(told(ticket.map(|ticket| ticket.server)), naive.begin(readied));
-                    flying.extend(ticket.map(|ticket| (turn, ticket)));
+                    let server = ticket.map(|ticket| ticket.server);
+                    assert_eq!(translated(server), naive.begin(readied));
+                    in_flight.extend(ticket.map(|ticket| (turn, ticket)));
                 }
-                Do::Finish(index, outcome) if index < flying.len() => {
-                    let (turn, ticket) = flying.remove(index);
+                Step::Finish(index, outcome) if index < in_flight.len() => {
+                    let (turn, ticket) = in_flight.remove(index);
                     chain.record(&rules, now, ticket, outcome, &mut events);
                     naive.finish(turn, outcome);
                 }
-                Do::Frame(index) if index < flying.len() => {
-                    let (turn, ticket) = flying[index];
+                Step::Frame(index) if index < in_flight.len() => {
+                    let (turn, ticket) = in_flight[index];
                     let (packed, deadline) = (chain.packed(), chain.deadline());
                     let renewed = Chain::renewed(packed, deadline, ticket, &rules, now);
                     assert_eq!(renewed.is_some(), naive.frame(turn));
                     chain.take_over(packed, renewed.unwrap_or(deadline));
                 }
-                Do::Finish(..) | Do::Frame(_) => continue,
-                Do::Wait(seconds) => (0..seconds).for_each(|_| naive.tick()),
-                Do::Disable(entry, _) if entry >= settings.entries => continue,
-                Do::Disable(entry, disabled) => {
+                Step::Finish(..) | Step::Frame(_) => continue,
+                Step::Wait(seconds) => (0..seconds).for_each(|_| naive.tick()),
+                Step::Disable(entry, _) if entry >= settings.entries => continue,
+                Step::Disable(entry, disabled) => {
                     chain.set_disabled(entry, disabled, &mut events);
                     naive.backups[entry].disabled = disabled;
                 }
-                Do::Reset => {
+                Step::Reset => {
                     chain.reset(&rules, now, &mut events);
                     naive.clear();
                     naive.trips = 0;

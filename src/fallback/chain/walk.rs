@@ -1,15 +1,22 @@
-//! An exhaustive walk over the reachable states: small thresholds, three turns in flight, time in steps that fall just before, at and just
-//! after each edge.
+//! An exhaustive walk over the reachable states.
+//!
+//! Thresholds are small, and three turns are in flight. Time goes in steps that fall just before,
+//! at and just after each deadline.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
-use super::rows::renew;
-use super::*;
-use crate::vocabulary::Failure;
+use super::driver::{renew, timestamp};
+use super::event::PendingEvent;
+use super::{Chain, Phase, Readied, Role, Rules, Server, Since, Ticket};
+use crate::fallback::Exhausted;
+use crate::machinery::clock::Timestamp;
+use crate::machinery::event_queue::EventQueue;
+use crate::vocabulary::{Failure, Outcome, Reason};
 
-/// Where "now" is in every state that is kept; all moments are relative to it.
+/// The present time of every situation, in seconds. All timestamps are relative to it.
 const NOW: u64 = 100;
-/// How far back a moment still matters: no cooldown is longer.
+/// Earlier timestamps count as this one. No cooldown, lease or bench reaches further back.
 const PAST: u64 = NOW - 10;
 
 const LEASE: u64 = 2;
@@ -17,18 +24,14 @@ const COOLDOWN: u64 = 2;
 const HINT: u64 = 3;
 const BENCH: u64 = 3;
 
-/// A chain, and the turns in flight.
+/// A chain, and the tickets of the turns in flight.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Situation {
     chain: Chain,
-    flying: Vec<Ticket>,
+    in_flight: Vec<Ticket>,
 }
 
-fn timestamp(seconds: u64) -> Timestamp {
-    Timestamp::START.saturating_add(Duration::from_secs(seconds))
-}
-
-/// A moment as it is when `NOW` is `ahead` seconds later.
+/// The timestamp `at`, seen `ahead` seconds later.
 fn shifted(at: Timestamp, ahead: u64) -> Timestamp {
     if at == Timestamp::NEVER || at == Timestamp::START {
         return at;
@@ -38,18 +41,21 @@ fn shifted(at: Timestamp, ahead: u64) -> Timestamp {
 }
 
 impl Situation {
-    /// The same, told in the fewest numbers: generations and epochs matter only as "this one" and "an older one", and time only from now.
-    fn plain(mut self, rules: &Rules) -> Self {
+    /// The situation in its normal form, so that equal situations are met once.
+    ///
+    /// Of generations and epochs only "the current one" and "an older one" matter, and of time
+    /// only what is counted from now.
+    fn normalized(mut self, rules: &Rules) -> Self {
         let chain = &mut self.chain;
-        for ticket in &mut self.flying {
+        for ticket in &mut self.in_flight {
             let since = ticket.since;
             let mut generation = u32::from(since.generation() == chain.generation);
             let mut epoch = u32::from(since.epoch() == chain.epoch);
             match &mut ticket.server {
-                Server::Primary(Role::Aside) => (generation, epoch) = (0, 0),
+                Server::Primary(Role::Uncounted) => (generation, epoch) = (0, 0),
                 Server::Primary(role) => {
                     epoch = 0;
-                    // Whether it was a probe matters only for as long as it is the one.
+                    // A probe of an older generation is as stale as any other turn.
                     if generation == 0 {
                         *role = Role::Ordinary;
                     }
@@ -58,61 +64,67 @@ impl Situation {
             }
             ticket.since = Since::new(generation, epoch);
         }
-        self.flying.sort_by_key(|ticket| format!("{ticket:?}"));
+        self.in_flight.sort_by_key(|ticket| format!("{ticket:?}"));
         (chain.generation, chain.epoch) = (1, 1);
         chain.trips = chain.trips.min(1);
-        chain.turned = false;
+        chain.entries_flip = false;
         chain.last = None;
         chain.failures = chain.failures.min(rules.probation_limit.unwrap_or(0));
         for entry in &mut chain.entries {
             entry.strikes = entry.strikes.min(rules.max_fail_count);
             if entry.strikes < rules.max_fail_count || rules.bench.is_none() {
-                entry.spent = Timestamp::START;
+                entry.spent_at = Timestamp::START;
             }
         }
         self
     }
 
+    /// The situation `seconds` later.
     fn later(&self, seconds: u64) -> Self {
         let mut later = self.clone();
         later.chain.deadline = shifted(later.chain.deadline, seconds);
         later.chain.hint = shifted(later.chain.hint, seconds);
         for entry in &mut later.chain.entries {
-            entry.spent = shifted(entry.spent, seconds);
+            entry.spent_at = shifted(entry.spent_at, seconds);
         }
         later
     }
 
+    /// Asserts what must hold in every situation.
     fn check(&self, rules: &Rules) {
-        let Self { chain, flying } = self;
+        let Self { chain, in_flight } = self;
         let now = timestamp(NOW);
         let oracle = chain.would_serve(rules, now);
         let gate = chain
             .clone()
             .begin(rules, now, Readied::Primary, &mut EventQueue::default());
-        assert_eq!(oracle, gate.map(|ticket| ticket.server), "oracle = gate");
+        assert_eq!(
+            oracle,
+            gate.map(|ticket| ticket.server),
+            "the oracle is not the gate"
+        );
 
-        let probes = flying.iter().filter(|ticket| {
+        let probes = in_flight.iter().filter(|ticket| {
             ticket.server == Server::Primary(Role::Probe)
                 && ticket.since.generation() == chain.generation
         });
-        assert!(probes.count() <= 1, "never two probes");
+        assert!(probes.count() <= 1, "two probes");
 
-        let (phase, deadline) = chain.at(rules, now);
+        let (phase, deadline) = chain.phase_at(rules, now);
         let live = chain.entries.iter().any(|entry| entry.is_live(rules, now));
         let exhausted =
             phase == Phase::Fallback && now < deadline && !live && !chain.entries.is_empty();
         assert_eq!(
             oracle.err().map(|denied| denied.reason) == Some(Reason::FallbackExhausted),
             exhausted && rules.when_exhausted == Exhausted::Refuse,
-            "exhausted is exactly the three facts"
+            "exhausted: tripped, cooling down, and no entry live"
         );
         if let Err(denied) = oracle {
             let wait = denied.wait.expect("an end");
             assert!(wait > Duration::ZERO);
         }
 
-        // Never wedged: time alone leads to a turn of the primary.
+        // The chain is never stuck: time alone leads to a turn of the primary.
         let later = self.later(LEASE + COOLDOWN + HINT + 1);
         assert!(matches!(
             later.chain.would_serve(rules, now),
@@ -120,6 +132,7 @@ impl Situation {
         ));
     }
 
+    /// All situations that one step leads to.
     fn next(&self, rules: &Rules) -> Vec<Self> {
         let now = timestamp(NOW);
         let mut all = vec![self.later(1)];
@@ -128,7 +141,7 @@ impl Situation {
             f(&mut next, &mut EventQueue::default());
             all.push(next);
         };
-        if self.flying.len() < 3 {
+        if self.in_flight.len() < 3 {
             let entries = (0..self.chain.entries.len()).map(Readied::Entry);
             for readied in [Readied::Primary, Readied::Nothing]
                 .into_iter()
@@ -136,7 +149,7 @@ impl Situation {
             {
                 step(&|next, events| {
                     let ticket = next.chain.begin(rules, now, readied, events);
-                    next.flying.extend(ticket);
+                    next.in_flight.extend(ticket);
                 });
             }
         }
@@ -148,20 +161,20 @@ impl Situation {
             Failure::rate_limited().with_retry_after(hint).into(),
             Failure::fatal().into(),
         ];
-        for index in 0..self.flying.len() {
+        for index in 0..self.in_flight.len() {
             for outcome in outcomes {
                 step(&|next, events| {
-                    let ticket = next.flying.remove(index);
+                    let ticket = next.in_flight.remove(index);
                     next.chain.record(rules, now, ticket, outcome, events);
                 });
             }
             step(&|next, _| {
-                let ticket = next.flying[index];
+                let ticket = next.in_flight[index];
                 renew(&mut next.chain, rules, now, ticket);
             });
-            // Dropped, and nothing is said.
+            // A turn is dropped, and says nothing.
             step(&|next, _| {
-                next.flying.remove(index);
+                next.in_flight.remove(index);
             });
         }
         for index in 0..self.chain.entries.len() {
@@ -169,11 +182,11 @@ impl Situation {
             step(&|next, events| next.chain.set_disabled(index, disabled, events));
         }
         step(&|next, events| next.chain.reset(rules, now, events));
-        all.into_iter().map(|next| next.plain(rules)).collect()
+        all.into_iter().map(|next| next.normalized(rules)).collect()
     }
 }
 
-/// Walks to the fixed point, and answers how many states there are.
+/// Walks until nothing new is found. Returns the number of states.
 fn walk(set: impl FnOnce(&mut Rules)) -> usize {
     let mut rules = Rules::new("p".into());
     rules.entries = vec!["a".into()];
@@ -185,9 +198,9 @@ fn walk(set: impl FnOnce(&mut Rules)) -> usize {
     set(&mut rules);
     let start = Situation {
         chain: Chain::new(&rules),
-        flying: Vec::new(),
+        in_flight: Vec::new(),
     };
-    let start = start.plain(&rules);
+    let start = start.normalized(&rules);
     let mut seen = HashSet::from([start.clone()]);
     let mut open = vec![start];
     while let Some(situation) = open.pop() {

@@ -1,15 +1,20 @@
-//! A fence that is driven by hand. Whatever is asked of it is asked in every way there is, and the answers are compared.
+//! A fence that tests drive by hand.
+//!
+//! The driver asks each question in every way there is, and compares the answers.
 
-use super::{
-    CallFacts, Denied, Digest, Fence, Outcome, PendingEvent, Rules, State, Ticket, TripwireSnapshot,
-};
-use super::{EventQueue, Machine, Reason, Timestamp, TransitionReason};
-use crate::machinery::event_queue::Queued;
-use crate::vocabulary::Failure;
+use super::call::{CallFacts, Denied, Ticket};
+use super::packed::PendingEvent;
+use super::{Fence, Rules};
+use crate::machinery::clock::Timestamp;
+use crate::machinery::event_queue::{EventQueue, Queued};
+use crate::machinery::machine::Machine;
+use crate::tripwire::digest::Digest;
+use crate::tripwire::snapshot::TripwireSnapshot;
+use crate::vocabulary::{Failure, Outcome, Reason, State, TransitionReason};
 
 pub(super) type Answer = Result<Ticket, Denied>;
 
-/// A fence that is driven by hand.
+/// A fence, its rules, its time and its events.
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) rules: Rules,
@@ -32,35 +37,34 @@ impl Run {
         Self::of(Rules::default())
     }
 
+    /// Asks the gate. The oracle, the fast path and the refusal of an unread call must agree.
     pub(super) fn ask(&mut self, facts: &CallFacts) -> Answer {
         let oracle = self.fence.would_allow(&self.rules, self.now, facts);
         if !self.fence.would_allow_some(self.now) {
-            assert!(!oracle, "some call is allowed where none is");
-            let mut other = self.fence.clone();
-            let any = other.refuse_any(&self.rules, self.now, &mut EventQueue::default());
+            assert!(!oracle, "the oracle allows a call where none is allowed");
+            let mut unread = self.fence.clone();
+            let denied =
+                unread.refuse_if_none_allowed(&self.rules, self.now, &mut EventQueue::default());
             let gate = self
                 .fence
                 .try_acquire(&self.rules, self.now, facts, &mut self.events);
-            assert_eq!(any, gate.err(), "without readiness it is refused alike");
-            assert_eq!(other, self.fence);
+            assert_eq!(denied, gate.err(), "an unread call is refused alike");
+            assert_eq!(unread, self.fence);
             return gate;
         }
-        let mut quiet = self.fence.clone();
-        let update_unmirrored = quiet.try_acquire_fast(&self.rules, facts);
+        let mut fast = self.fence.clone();
+        let fast_path = fast.try_acquire_fast(&self.rules, facts);
         let packed = self.fence.packed();
         let gate = self
             .fence
             .try_acquire(&self.rules, self.now, facts, &mut self.events);
-        assert_eq!(oracle, gate.is_ok(), "the oracle is the gate");
-        if let Some(ticket) = update_unmirrored {
-            assert_eq!(
-                (Ok(ticket), &quiet),
-                (gate, &self.fence),
-                "update_unmirrored"
-            );
-            assert_eq!(packed, self.fence.packed(), "no packed mirrors it");
+        assert_eq!(oracle, gate.is_ok(), "the oracle answers as the gate");
+        if let Some(ticket) = fast_path {
+            let reached = (Ok(ticket), &fast);
+            assert_eq!(reached, (gate, &self.fence), "the fast path does the same");
+            assert_eq!(packed, self.fence.packed(), "the packed state stays");
         } else {
-            assert_eq!(quiet.packed(), packed, "nothing is changed");
+            assert_eq!(fast.packed(), packed, "nothing has changed");
         }
         gate
     }
@@ -76,23 +80,21 @@ impl Run {
         })
     }
 
+    /// Gives a verdict, without the lock where that is enough. Both ways must agree.
     pub(super) fn tell(&mut self, ticket: Ticket, outcome: Outcome, answer: Option<u64>) -> bool {
         let answer = answer.map(|answer| Digest::of(&answer));
-        let short = Fence::record_lock_free(self.fence.packed(), ticket, outcome, &self.rules);
-        if let (Some(packed), None) = (short, answer) {
-            let mut long = self.fence.clone();
+        let counted = Fence::record_lock_free(self.fence.packed(), ticket, outcome, &self.rules);
+        if let (Some(packed), None) = (counted, answer) {
+            let mut locked = self.fence.clone();
             self.fence.take_over(packed, self.fence.deadline());
-            assert!(long.record(
+            assert!(locked.record(
                 &self.rules,
                 ticket,
                 outcome,
                 None,
                 &mut EventQueue::default()
             ));
-            assert_eq!(
-                long, self.fence,
-                "the record_lock_free leads to the same place"
-            );
+            assert_eq!(locked, self.fence, "with and without the lock alike");
             return true;
         }
         self.fence
@@ -109,7 +111,7 @@ impl Run {
         assert!(self.tell(ticket, Failure::transient().into(), None));
     }
 
-    /// Calls whose number does not matter are refused.
+    /// Makes so many calls, which must be refused because the fence had tripped before.
     pub(super) fn refused(&mut self, calls: u32) {
         for _ in 0..calls {
             let denied = self.call(999).unwrap_err();
@@ -135,7 +137,7 @@ impl Run {
         self.snapshot().state
     }
 
-    /// Tripped by three errors, none of them of call 1, and one probe armed.
+    /// A fence that three errors tripped, none of them of call 1, and that has one probe armed.
     pub(super) fn armed() -> Self {
         let mut run = Self::new();
         for call in 10..13 {
@@ -147,17 +149,17 @@ impl Run {
     }
 
     pub(super) fn transitions(&mut self) -> Vec<(State, State, TransitionReason)> {
-        let mut told = Vec::new();
+        let mut transitions = Vec::new();
         self.events.begin();
         while let Some(pending) = self.events.next() {
             if let Queued::Event(PendingEvent::Transition {
                 from, to, reason, ..
             }) = pending
             {
-                told.push((from, to, reason));
+                transitions.push((from, to, reason));
             }
         }
-        told
+        transitions
     }
 }
 

@@ -1,15 +1,19 @@
-//! Each row of the fence's table, and each of its rules.
+//! Each row of the fence's tables, and each of its rules.
 
 use std::time::Duration;
 
+use super::Fence;
+use super::call::{CallFacts, Denied, Role};
 use super::driver::{Run, exempt, facts};
-use super::{
-    CallFacts, Cycles, Denied, Fence, Outcome, PendingEvent, Retention, Role, Rules, State,
-    TripwireSnapshot,
-};
-use super::{FailureKind, Machine, PackedState, Reason, TransitionReason};
+use super::packed::PendingEvent;
+use super::rules::{Cycles, Rules};
 use crate::machinery::event_queue::Queued;
-use crate::vocabulary::Failure;
+use crate::machinery::machine::{Machine, Retention};
+use crate::machinery::packed_state::PackedState;
+use crate::tripwire::snapshot::TripwireSnapshot;
+use crate::vocabulary::{Failure, FailureKind, Outcome, Reason, State, TransitionReason};
+
+// ===== a call comes =====
 
 #[test]
 fn closed_with_turns_left_and_a_new_call_executes_and_spends_a_turn() {
@@ -31,7 +35,7 @@ fn closed_the_identical_limit_th_identical_call_in_a_row_opens_and_is_refused() 
     run.ok(1);
     let denied = run.call(1).unwrap_err();
     assert_eq!(denied.reason, Reason::IdenticalCall);
-    assert_eq!(denied.tripped.unwrap().count, Some(3));
+    assert_eq!(denied.trip.unwrap().count, Some(3));
     let now = run.snapshot();
     assert_eq!((now.state, now.turns, now.identical), (State::Open, 2, 3));
     assert_eq!(now.reason, Some(Reason::IdenticalCall));
@@ -54,51 +58,9 @@ fn closed_with_max_turns_spent_opens_and_refuses() {
     assert_eq!((now.state, now.turns), (State::Open, 8));
     assert_eq!(
         now.identical, before.identical,
-        "refused before it is looked at"
+        "refused before its digest is looked at"
     );
     assert_eq!(now.reason, Some(Reason::MaxTurns));
-}
-
-#[test]
-fn closed_error_limit_consecutive_errors_open() {
-    let mut run = Run::new();
-    run.fail(1);
-    run.fail(2);
-    run.ok(3);
-    assert_eq!(run.snapshot().errors, 0, "a success breaks the streak");
-    for call in 4..7 {
-        assert_eq!(run.state(), State::Closed);
-        run.fail(call);
-    }
-    let now = run.snapshot();
-    assert_eq!((now.state, now.errors), (State::Open, 3));
-    assert_eq!(now.reason, Some(Reason::ErrorStreak));
-    assert_eq!(now.last_failure, Some(FailureKind::Transient));
-    assert_eq!(
-        run.transitions(),
-        [(State::Closed, State::Open, TransitionReason::ErrorStreak)]
-    );
-}
-
-#[test]
-fn closed_a_neutral_result_neither_raises_nor_ends_the_error_streak() {
-    let mut run = Run::new();
-    run.fail(1);
-    run.fail(2);
-    for call in 3..5 {
-        let ticket = run.call(call).unwrap();
-        assert!(run.tell(ticket, Outcome::Neutral, None));
-    }
-    run.fail(6);
-    assert_eq!(run.state(), State::Open);
-}
-
-#[test]
-fn a_fatal_failure_is_one_error() {
-    let mut run = Run::new();
-    let ticket = run.call(1).unwrap();
-    run.tell(ticket, Failure::fatal().into(), None);
-    assert_eq!((run.state(), run.snapshot().errors), (State::Closed, 1));
 }
 
 #[test]
@@ -111,12 +73,16 @@ fn open_with_the_cooldown_not_over_refuses_and_counts() {
     assert_eq!(before.rejects_left, 4);
     let denied = run.call(2).unwrap_err();
     assert_eq!(denied.reason, Reason::TripwireOpen);
-    assert_eq!(denied.tripped.unwrap().reason, Reason::ErrorStreak);
+    assert_eq!(denied.trip.unwrap().reason, Reason::ErrorStreak);
     let after = TripwireSnapshot {
         rejects_left: 3,
         ..before
     };
-    assert_eq!(run.snapshot(), after, "neither digest nor streaks");
+    assert_eq!(
+        run.snapshot(),
+        after,
+        "neither the digest nor the streaks move"
+    );
 }
 
 #[test]
@@ -143,7 +109,7 @@ fn half_open_the_next_call_is_the_probe_and_the_identical_check_applies_to_it() 
     run.refused(4);
     let denied = run.call(1).unwrap_err();
     assert_eq!(denied.reason, Reason::IdenticalCall);
-    assert_eq!(denied.tripped.unwrap().count, Some(4));
+    assert_eq!(denied.trip.unwrap().count, Some(4));
     assert_eq!((run.state(), run.snapshot().trips), (State::Open, 2));
     run.refused(4);
     let probe = run.call(2).unwrap();
@@ -170,6 +136,118 @@ fn half_open_the_next_call_is_the_probe_and_the_turn_check_applies_to_it() {
 }
 
 #[test]
+fn half_open_calls_while_the_probe_is_out_are_refused_and_after_enough_of_them_it_is_lost() {
+    let mut run = Run::armed();
+    let probe = run.call(1).unwrap();
+    run.refused(3);
+    assert_eq!(run.state(), State::HalfOpen);
+    run.refused(1);
+    let now = run.snapshot();
+    assert_eq!((now.state, now.rejects_left), (State::Open, 4));
+    assert_eq!(now.reason, Some(Reason::ErrorStreak));
+    assert!(
+        !run.tell(probe, Outcome::Success, None),
+        "its late result says nothing"
+    );
+    assert_eq!(run.snapshot(), now);
+    run.fence.lose_probe(probe, &mut run.events);
+    assert_eq!(run.snapshot(), now);
+    run.refused(4);
+    assert_eq!(run.state(), State::HalfOpen);
+}
+
+#[test]
+fn any_the_deadline_counts_from_the_first_admitted_call_and_is_final_until_a_reset() {
+    let minute = Duration::from_secs(60);
+    let mut run = Run::of(Rules {
+        deadline: Some(minute),
+        ..Rules::default()
+    });
+    run.now = run.now.saturating_add(minute * 10);
+    assert_eq!(run.snapshot().time_left, None);
+    run.ok(1);
+    assert_eq!(run.snapshot().time_left, Some(minute));
+    run.now = run.now.saturating_add(Duration::from_secs(59));
+    run.ok(2);
+    run.now = run.now.saturating_add(Duration::from_secs(1));
+    let unnoticed = run.snapshot();
+    assert_eq!(unnoticed.state, State::Open);
+    assert_eq!(unnoticed.reason, Some(Reason::Deadline));
+    for _ in 0..20 {
+        assert_eq!(run.reason_of(3), Reason::Deadline);
+        assert_eq!(run.snapshot(), unnoticed);
+    }
+    run.fence.reset(&run.rules, &mut run.events);
+    run.ok(3);
+    assert_eq!(run.snapshot().time_left, Some(minute));
+}
+
+#[test]
+fn any_the_deadline_is_checked_before_any_other_rule() {
+    let mut run = Run::of(Rules {
+        deadline: Some(Duration::from_secs(1)),
+        max_turns: 1,
+        ..Rules::default()
+    });
+    run.ok(1);
+    assert_eq!(run.reason_of(1), Reason::MaxTurns);
+    run.now = run.now.saturating_add(Duration::from_secs(1));
+    assert_eq!(run.reason_of(1), Reason::Deadline);
+    run.fence.extend(5, &mut run.events);
+    assert_eq!(run.reason_of(1), Reason::Deadline, "final until a reset");
+    assert_eq!(run.snapshot().turns_left, 5);
+}
+
+// ===== a result comes =====
+
+#[test]
+fn closed_a_success_zeroes_the_error_streak() {
+    let mut run = Run::new();
+    run.fail(1);
+    run.fail(2);
+    run.ok(3);
+    let now = run.snapshot();
+    assert_eq!((now.state, now.errors), (State::Closed, 0));
+    run.fail(4);
+    run.fail(5);
+    assert_eq!(run.state(), State::Closed);
+}
+
+#[test]
+fn closed_a_neutral_result_changes_nothing() {
+    let mut run = Run::new();
+    run.fail(1);
+    run.fail(2);
+    for call in 3..5 {
+        let ticket = run.call(call).unwrap();
+        assert!(run.tell(ticket, Outcome::Neutral, None));
+    }
+    run.fail(6);
+    assert_eq!(run.state(), State::Open);
+}
+
+#[test]
+fn closed_error_limit_consecutive_errors_open() {
+    let mut run = Run::new();
+    run.fail(1);
+    run.fail(2);
+    run.ok(3);
+    assert_eq!(run.snapshot().errors, 0, "a success breaks the streak");
+    for call in 4..7 {
+        assert_eq!(run.state(), State::Closed);
+        run.fail(call);
+    }
+    let now = run.snapshot();
+    assert_eq!((now.state, now.errors), (State::Open, 3));
+    assert_eq!(now.reason, Some(Reason::ErrorStreak));
+    assert_eq!(now.last_failure, Some(FailureKind::Transient));
+    assert_eq!(
+        run.transitions(),
+        [(State::Closed, State::Open, TransitionReason::ErrorStreak)]
+    );
+}
+
+#[test]
 fn half_open_the_probe_succeeds_and_closes_with_both_streaks_zeroed() {
     let mut run = Run::armed();
     run.ok(1);
@@ -184,6 +262,18 @@ fn half_open_the_probe_succeeds_and_closes_with_both_streaks_zeroed() {
     );
     run.ok(1);
     assert_eq!(run.reason_of(1), Reason::IdenticalCall);
+}
+
+#[test]
+fn half_open_the_probe_is_neutral_and_the_next_call_is_the_probe() {
+    let mut run = Run::armed();
+    for call in 1..4 {
+        let probe = run.call(call).unwrap();
+        assert_eq!(probe.role, Role::Probe);
+        run.refused(2);
+        assert!(run.tell(probe, Outcome::Neutral, None));
+        assert_eq!(run.state(), State::HalfOpen);
+    }
 }
 
 #[test]
@@ -210,7 +300,7 @@ fn half_open_the_probe_is_dropped_and_opens_with_the_old_reason() {
     let mut run = Run::armed();
     let probe = run.call(1).unwrap();
     run.transitions();
-    run.fence.lose(probe, &mut run.events);
+    run.fence.lose_probe(probe, &mut run.events);
     let now = run.snapshot();
     assert_eq!((now.state, now.rejects_left), (State::Open, 4));
     assert_eq!((now.reason, now.trips), (Some(Reason::ErrorStreak), 1));
@@ -223,82 +313,7 @@ fn half_open_the_probe_is_dropped_and_opens_with_the_old_reason() {
 }
 
 #[test]
-fn half_open_calls_while_the_probe_is_out_are_refused_and_after_enough_of_them_it_is_lost() {
-    let mut run = Run::armed();
-    let probe = run.call(1).unwrap();
-    run.refused(3);
-    assert_eq!(run.state(), State::HalfOpen);
-    run.refused(1);
-    let now = run.snapshot();
-    assert_eq!((now.state, now.rejects_left), (State::Open, 4));
-    assert_eq!(now.reason, Some(Reason::ErrorStreak));
-    assert!(
-        !run.tell(probe, Outcome::Success, None),
-        "its late result says nothing"
-    );
-    assert_eq!(run.snapshot(), now);
-    run.fence.lose(probe, &mut run.events);
-    assert_eq!(run.snapshot(), now);
-    run.refused(4);
-    assert_eq!(run.state(), State::HalfOpen);
-}
-
-#[test]
-fn half_open_the_probe_is_neutral_and_the_next_call_is_the_probe() {
-    let mut run = Run::armed();
-    for call in 1..4 {
-        let probe = run.call(call).unwrap();
-        assert_eq!(probe.role, Role::Probe);
-        run.refused(2);
-        assert!(run.tell(probe, Outcome::Neutral, None));
-        assert_eq!(run.state(), State::HalfOpen);
-    }
-}
-
-#[test]
-fn a_deadline_counts_from_the_first_admitted_call_and_is_final_until_a_reset() {
-    let minute = Duration::from_secs(60);
-    let mut run = Run::of(Rules {
-        deadline: Some(minute),
-        ..Rules::default()
-    });
-    run.now = run.now.saturating_add(minute * 10);
-    assert_eq!(run.snapshot().time_left, None);
-    run.ok(1);
-    assert_eq!(run.snapshot().time_left, Some(minute));
-    run.now = run.now.saturating_add(Duration::from_secs(59));
-    run.ok(2);
-    run.now = run.now.saturating_add(Duration::from_secs(1));
-    let unnoticed = run.snapshot();
-    assert_eq!(unnoticed.state, State::Open);
-    assert_eq!(unnoticed.reason, Some(Reason::Deadline));
-    for _ in 0..20 {
-        assert_eq!(run.reason_of(3), Reason::Deadline);
-        assert_eq!(run.snapshot(), unnoticed);
-    }
-    run.fence.reset(&run.rules, &mut run.events);
-    run.ok(3);
-    assert_eq!(run.snapshot().time_left, Some(minute));
-}
-
-#[test]
-fn a_deadline_goes_before_any_other_reason() {
-    let mut run = Run::of(Rules {
-        deadline: Some(Duration::from_secs(1)),
-        max_turns: 1,
-        ..Rules::default()
-    });
-    run.ok(1);
-    assert_eq!(run.reason_of(1), Reason::MaxTurns);
-    run.now = run.now.saturating_add(Duration::from_secs(1));
-    assert_eq!(run.reason_of(1), Reason::Deadline);
-    run.fence.extend(5, &mut run.events);
-    assert_eq!(run.reason_of(1), Reason::Deadline, "final deadline a reset");
-    assert_eq!(run.snapshot().turns_left, 5);
-}
-
-#[test]
-fn a_result_from_an_older_generation_is_stale() {
+fn any_a_result_from_an_older_generation_is_stale() {
     let mut run = Run::new();
     let old: Vec<_> = (0..3).map(|call| run.call(call).unwrap()).collect();
     for call in 3..6 {
@@ -317,7 +332,28 @@ fn a_result_from_an_older_generation_is_stale() {
 }
 
 #[test]
-fn extending_after_max_turns_closes_with_streaks_kept() {
+fn any_a_failed_readiness_is_an_error_that_spends_no_turn() {
+    let mut run = Run::new();
+    for _ in 0..3 {
+        run.fence
+            .readiness_failed(&run.rules, run.now, FailureKind::Transient, &mut run.events);
+    }
+    let now = run.snapshot();
+    assert_eq!((now.state, now.turns), (State::Open, 0));
+    assert_eq!(now.reason, Some(Reason::ErrorStreak));
+    run.fence
+        .readiness_failed(&run.rules, run.now, FailureKind::Transient, &mut run.events);
+    assert_eq!(run.snapshot(), now, "while open it counts for nothing");
+    run.refused(4);
+    run.fence
+        .readiness_failed(&run.rules, run.now, FailureKind::Transient, &mut run.events);
+    assert_eq!((run.state(), run.snapshot().trips), (State::Open, 2));
+}
+
+// ===== by hand =====
+
+#[test]
+fn any_extend_after_max_turns_closes_with_streaks_kept() {
     let mut run = Run::new();
     for call in 0..5 {
         run.ok(call);
@@ -328,7 +364,7 @@ fn extending_after_max_turns_closes_with_streaks_kept() {
     assert_eq!(run.reason_of(7), Reason::MaxTurns);
     run.refused(4);
     run.fence.extend(0, &mut run.events);
-    assert_eq!(run.state(), State::HalfOpen, "nothing is given");
+    assert_eq!(run.state(), State::HalfOpen, "no turn is given");
     run.fence.extend(2, &mut run.events);
     let now = run.snapshot();
     assert_eq!((now.state, now.turns_left), (State::Closed, 2));
@@ -338,7 +374,7 @@ fn extending_after_max_turns_closes_with_streaks_kept() {
 }
 
 #[test]
-fn extending_after_another_trip_grows_the_budget_alone() {
+fn any_extend_after_another_trip_grows_the_budget_alone() {
     let mut run = Run::armed();
     run.fence.extend(u32::MAX, &mut run.events);
     let now = run.snapshot();
@@ -347,7 +383,7 @@ fn extending_after_another_trip_grows_the_budget_alone() {
 }
 
 #[test]
-fn a_reset_is_a_new_run_in_a_new_generation() {
+fn any_reset_begins_a_new_run_in_a_new_generation() {
     let mut run = Run::armed();
     let probe = run.call(1).unwrap();
     run.fence.extend(7, &mut run.events);
@@ -362,8 +398,18 @@ fn a_reset_is_a_new_run_in_a_new_generation() {
     assert_eq!(run.snapshot(), Run::new().snapshot());
 }
 
+// ===== the rules =====
+
 #[test]
-fn no_turns_refuse_every_call() {
+fn a_fatal_failure_is_one_error() {
+    let mut run = Run::new();
+    let ticket = run.call(1).unwrap();
+    run.tell(ticket, Failure::fatal().into(), None);
+    assert_eq!((run.state(), run.snapshot().errors), (State::Closed, 1));
+}
+
+#[test]
+fn with_no_turns_every_call_is_refused() {
     let mut run = Run::of(Rules {
         max_turns: 0,
         ..Rules::default()
@@ -399,7 +445,7 @@ fn a_tool_has_its_own_limit() {
 }
 
 #[test]
-fn a_warning_comes_once_in_a_run_at_its_turn() {
+fn the_warning_comes_once_in_a_run() {
     let mut run = Run::of(Rules {
         warn_at: Some(6),
         ..Rules::default()
@@ -446,29 +492,33 @@ fn cycling() -> Run {
 }
 
 #[test]
-fn a_round_of_calls_that_comes_again_and_again_is_a_repetition() {
-    for round in [&[1, 2][..], &[1, 2, 3], &[1, 1, 2]] {
+fn a_cycle_of_calls_that_repeats_opens_as_identical() {
+    for cycle in [&[1, 2][..], &[1, 2, 3], &[1, 1, 2]] {
         let mut run = cycling();
         for call in [7, 8] {
             run.ok(call);
         }
-        let mut calls = round.repeat(3);
+        let mut calls = cycle.repeat(3);
         let last = calls.pop().unwrap();
         for call in calls {
             run.ok(call);
         }
         let denied = run.call(last).unwrap_err();
-        assert_eq!(denied.reason, Reason::IdenticalCall, "{round:?}");
-        let tripped = denied.tripped.unwrap();
-        assert_eq!(tripped.count, Some(3));
-        assert_eq!(tripped.period as usize, round.len());
+        assert_eq!(denied.reason, Reason::IdenticalCall, "{cycle:?}");
+        let trip = denied.trip.unwrap();
+        assert_eq!(trip.count, Some(3));
+        assert_eq!(trip.period as usize, cycle.len());
         run.refused(4);
-        assert_eq!(run.reason_of(round[0]), Reason::IdenticalCall, "it goes on");
+        assert_eq!(
+            run.reason_of(cycle[0]),
+            Reason::IdenticalCall,
+            "the cycle goes on"
+        );
         run.refused(4);
         run.ok(50);
         assert_eq!(run.state(), State::Closed);
         for _ in 0..2 {
-            for call in round {
+            for call in cycle {
                 run.ok(*call);
             }
         }
@@ -476,7 +526,7 @@ fn a_round_of_calls_that_comes_again_and_again_is_a_repetition() {
 }
 
 #[test]
-fn what_is_not_the_same_round_is_no_repetition() {
+fn a_cycle_that_changes_and_a_single_repeated_call_are_no_cycle() {
     let mut run = cycling();
     for call in [1, 2, 3, 1, 2, 4, 1, 2, 3, 1, 2, 4, 1, 2, 3, 1, 2, 4] {
         run.ok(call);
@@ -491,7 +541,7 @@ fn what_is_not_the_same_round_is_no_repetition() {
 }
 
 #[test]
-fn an_answer_that_differs_is_progress_and_one_that_does_not_is_none() {
+fn another_answer_is_progress_and_the_same_answer_is_not() {
     let mut run = Run::of(Rules {
         max_turns: 100,
         ..Rules::default()
@@ -503,7 +553,7 @@ fn an_answer_that_differs_is_progress_and_one_that_does_not_is_none() {
     assert_eq!(
         run.reason_of(1),
         Reason::IdenticalCall,
-        "two equal answers, and a third call"
+        "a third call after two equal answers"
     );
 }
 
@@ -527,7 +577,7 @@ fn an_answer_to_another_call_is_no_progress_of_this_one() {
 }
 
 #[test]
-fn polling_in_a_round_is_honest_while_its_answers_differ() {
+fn a_cycle_whose_answers_differ_is_progress() {
     let mut run = cycling();
     for round in 0..10 {
         run.answered(1, round);
@@ -541,7 +591,7 @@ fn polling_in_a_round_is_honest_while_its_answers_differ() {
 }
 
 #[test]
-fn calls_of_one_turn_spend_one_turn_and_are_no_repetition_in_time() {
+fn calls_of_one_planners_turn_spend_one_turn_and_are_no_repetition() {
     let mut run = Run::of(Rules {
         max_turns: 3,
         by_turn: true,
@@ -564,7 +614,7 @@ fn calls_of_one_turn_spend_one_turn_and_are_no_repetition_in_time() {
 }
 
 #[test]
-fn the_same_call_in_turn_after_turn_is_a_repetition() {
+fn the_same_call_in_several_turns_is_a_repetition() {
     let mut run = Run::of(Rules {
         by_turn: true,
         ..Rules::default()
@@ -576,27 +626,27 @@ fn the_same_call_in_turn_after_turn_is_a_repetition() {
 }
 
 #[test]
-fn a_failed_readiness_is_an_error_without_a_call() {
+fn a_refusal_has_its_reason_its_count_and_the_trip_before_it() {
     let mut run = Run::new();
-    for _ in 0..3 {
-        run.fence
-            .readiness_failed(&run.rules, run.now, FailureKind::Transient, &mut run.events);
-    }
-    let now = run.snapshot();
-    assert_eq!((now.state, now.turns), (State::Open, 0));
-    assert_eq!(now.reason, Some(Reason::ErrorStreak));
-    run.fence
-        .readiness_failed(&run.rules, run.now, FailureKind::Transient, &mut run.events);
-    assert_eq!(run.snapshot(), now, "nothing is facts of it while open");
-    run.refused(4);
-    run.fence
-        .readiness_failed(&run.rules, run.now, FailureKind::Transient, &mut run.events);
-    assert_eq!((run.state(), run.snapshot().trips), (State::Open, 2));
+    run.ok(1);
+    run.ok(1);
+    let first = run.call(1).unwrap_err().refusal(None);
+    assert_eq!(first.reason(), Reason::IdenticalCall);
+    assert_eq!((first.tripped_by(), first.count()), (None, Some(3)));
+    let later = run.call(5).unwrap_err().refusal(None);
+    assert_eq!(later.reason(), Reason::TripwireOpen);
+    assert_eq!(later.tripped_by(), Some(Reason::IdenticalCall));
+    assert_eq!((later.count(), later.retry_after()), (Some(3), None));
+    let not_ready = Denied::NOT_READY.refusal(None);
+    assert_eq!(not_ready.retry_after(), Some(Duration::ZERO));
+    assert_eq!((not_ready.tripped_by(), not_ready.count()), (None, None));
 }
 
+// ===== the packed state =====
+
 #[test]
-fn the_word_alone_tells_whether_any_call_may_go() {
-    let would_allow_some_lock_free = |run: &Run| {
+fn the_packed_state_shows_whether_some_call_is_allowed() {
+    let lock_free = |run: &Run| {
         let deadline = || Some(run.fence.deadline());
         Fence::would_allow_some_lock_free(run.fence.packed(), deadline, run.now)
     };
@@ -607,11 +657,8 @@ fn the_word_alone_tells_whether_any_call_may_go() {
     });
     let mut seen = Vec::new();
     let mut look = |run: &Run| {
-        assert_eq!(
-            would_allow_some_lock_free(run),
-            Some(run.fence.would_allow_some(run.now))
-        );
-        seen.push(would_allow_some_lock_free(run).unwrap());
+        assert_eq!(lock_free(run), Some(run.fence.would_allow_some(run.now)));
+        seen.push(lock_free(run).unwrap());
     };
     look(&run);
     for call in 0..3 {
@@ -634,7 +681,7 @@ fn the_word_alone_tells_whether_any_call_may_go() {
 }
 
 #[test]
-fn a_verdict_is_counted_in_the_word_alone_exactly_where_the_fence_would_change_no_more() {
+fn a_verdict_is_recorded_lock_free_exactly_where_it_changes_no_more_than_the_packed_state() {
     let outcomes = [
         Outcome::Success,
         Outcome::Neutral,
@@ -649,15 +696,15 @@ fn a_verdict_is_counted_in_the_word_alone_exactly_where_the_fence_would_change_n
             }
             let ticket = run.call(9).unwrap();
             let packed = run.fence.packed();
-            let short = Fence::record_lock_free(packed, ticket, outcome, &run.rules);
-            let settled = Fence::is_settled(packed, ticket.generation, outcome);
+            let lock_free = Fence::record_lock_free(packed, ticket, outcome, &run.rules);
+            let settled = Fence::is_clean_success(packed, ticket.generation, outcome);
             let applied = run
                 .fence
                 .record(&run.rules, ticket, outcome, None, &mut run.events);
             assert!(applied);
             let trips = errors == 2 && matches!(outcome, Outcome::Failure(_));
             let counted = (!trips).then(|| run.fence.packed());
-            assert_eq!(short, counted, "{errors} {outcome:?}");
+            assert_eq!(lock_free, counted, "{errors} {outcome:?}");
             let unchanged = outcome == Outcome::Success && errors == 0;
             assert_eq!(settled, unchanged, "{errors} {outcome:?}");
         }
@@ -665,80 +712,43 @@ fn a_verdict_is_counted_in_the_word_alone_exactly_where_the_fence_would_change_n
 }
 
 #[test]
-fn a_fence_without_streaks_is_clean_and_nothing_in_it_runs() {
-    let rest = |run: &Run| run.fence.retention(&run.rules, run.now);
-    let mut run = Run::new();
-    run.ok(1);
-    assert_eq!(rest(&run), Retention::Clean);
-    run.ok(1);
-    assert_eq!(rest(&run), Retention::Unclean);
-    run.fail(2);
-    assert_eq!(rest(&run), Retention::Unclean);
-    assert_eq!(rest(&Run::armed()), Retention::Unclean);
-    let mut run = Run::of(Rules {
-        deadline: Some(Duration::from_secs(1)),
-        ..Rules::default()
-    });
-    run.ok(1);
-    run.now = run.now.saturating_add(Duration::from_secs(1));
-    assert_eq!(rest(&run), Retention::Unclean);
-}
-
-#[test]
-fn a_refusal_tells_the_rule_the_count_and_what_it_followed() {
-    let mut run = Run::new();
-    run.ok(1);
-    run.ok(1);
-    let first = run.call(1).unwrap_err().refusal(None);
-    assert_eq!(first.reason(), Reason::IdenticalCall);
-    assert_eq!((first.tripped_by(), first.count()), (None, Some(3)));
-    let later = run.call(5).unwrap_err().refusal(None);
-    assert_eq!(later.reason(), Reason::TripwireOpen);
-    assert_eq!(later.tripped_by(), Some(Reason::IdenticalCall));
-    assert_eq!((later.count(), later.retry_after()), (Some(3), None));
-    let early = Denied::NOT_READY.refusal(None);
-    assert_eq!(early.retry_after(), Some(Duration::ZERO));
-    assert_eq!((early.tripped_by(), early.count()), (None, None));
-}
-
-#[test]
-fn the_plain_rules_admit_an_ordinary_call_quietly_and_others_do_not() {
-    let quiet = |rules: Rules, facts: &CallFacts| {
+fn the_fast_path_admits_an_ordinary_call_under_the_plain_rules_alone() {
+    let is_fast = |rules: Rules, facts: &CallFacts| {
         let mut run = Run::of(rules);
         run.ok(1);
         run.fence.try_acquire_fast(&run.rules, facts).is_some()
     };
-    assert!(quiet(Rules::default(), &facts(2)));
-    assert!(quiet(Rules::default(), &exempt()));
+    assert!(is_fast(Rules::default(), &facts(2)));
+    assert!(is_fast(Rules::default(), &exempt()));
     let deadline = Some(Duration::from_secs(1));
     let rules = Rules {
         deadline,
         ..Rules::default()
     };
-    assert!(!quiet(rules, &facts(2)), "the time matters");
-    assert!(!quiet(cycling().rules, &facts(2)), "more is remembered");
+    assert!(!is_fast(rules, &facts(2)), "the clock is needed");
+    assert!(!is_fast(cycling().rules, &facts(2)), "the memory is needed");
     let by_turn = Rules {
         by_turn: true,
         ..Rules::default()
     };
-    assert!(!quiet(by_turn, &facts(2)));
+    assert!(!is_fast(by_turn, &facts(2)));
     let last = Rules {
         max_turns: 2,
         ..Rules::default()
     };
     assert!(
-        !quiet(last, &facts(2)),
-        "the packed tells that none is left"
+        !is_fast(last, &facts(2)),
+        "the packed state shows that none is left"
     );
     let warned = Rules {
         warn_at: Some(2),
         ..Rules::default()
     };
-    assert!(!quiet(warned, &facts(2)), "there is something to tell");
+    assert!(!is_fast(warned, &facts(2)), "there is an event");
 }
 
 #[test]
-fn a_streak_of_errors_beyond_the_words_limit_is_counted_all_the_same() {
+fn an_error_streak_beyond_the_limit_of_the_packed_state_is_counted_all_the_same() {
     let mut run = Run::of(Rules {
         error_limit: u32::MAX,
         max_turns: u32::MAX,
@@ -751,8 +761,31 @@ fn a_streak_of_errors_beyond_the_words_limit_is_counted_all_the_same() {
         assert_eq!(run.snapshot().errors, errors);
         let packed = run.fence.packed();
         run.fence.take_over(packed, run.fence.deadline());
-        assert_eq!(run.fence.errors, errors, "a full packed counts no further");
+        assert_eq!(
+            run.fence.errors, errors,
+            "a full packed state counts no further"
+        );
     }
     run.ok(1);
     assert_eq!(run.snapshot().errors, 0);
+}
+
+#[test]
+fn a_closed_fence_without_streaks_is_clean_and_no_fence_is_live() {
+    let retention = |run: &Run| run.fence.retention(&run.rules, run.now);
+    let mut run = Run::new();
+    run.ok(1);
+    assert_eq!(retention(&run), Retention::Clean);
+    run.ok(1);
+    assert_eq!(retention(&run), Retention::Unclean);
+    run.fail(2);
+    assert_eq!(retention(&run), Retention::Unclean);
+    assert_eq!(retention(&Run::armed()), Retention::Unclean);
+    let mut run = Run::of(Rules {
+        deadline: Some(Duration::from_secs(1)),
+        ..Rules::default()
+    });
+    run.ok(1);
+    run.now = run.now.saturating_add(Duration::from_secs(1));
+    assert_eq!(retention(&run), Retention::Unclean);
 }

@@ -1,20 +1,29 @@
-//! Every state that a fence can reach, with small rules and few calls in flight, and what must hold in each.
+//! Every state that a fence can reach, and what must hold in each.
 //!
-//! A state is the fence, the calls in flight, and the time. It is written down as seen from now: the run's end as a distance from the present,
-//! generations as current or older, counts no further than their limits, and of the turns only those that are left; no rule asks for
-//! more. So there are finitely many, and the walk ends when no step leads to a new one.
+//! The rules are small and few calls are in flight. A place is the fence, the calls in flight,
+//! and the time. It is written down as seen from now:
+//!
+//! - the run's end as a distance from now,
+//! - generations as current or older,
+//! - counts no further than their limits,
+//! - of the turns only those that are left.
+//!
+//! No rule asks for more. The number of places is therefore finite, and the walk ends when no step
+//! leads to a new one.
 
 use std::collections::HashSet;
 use std::time::Duration;
 
+use super::call::{CallFacts, Role, Ticket};
 use super::driver::{Run, exempt, facts};
-use super::{CallFacts, Fence, Phase, Role, Rules, State, Ticket, Timestamp};
-use super::{FailureKind, Machine, Outcome, Reason, Retention};
+use super::{Fence, Phase, Rules};
+use crate::machinery::clock::Timestamp;
 use crate::machinery::event_queue::EventQueue;
-use crate::vocabulary::Failure;
+use crate::machinery::machine::{Machine, Retention};
+use crate::vocabulary::{Failure, FailureKind, Outcome, Reason, State};
 
 const NS: Duration = Duration::from_nanos(1);
-/// The present of every state as it is written down.
+/// The present of every place as it is written down.
 const NOW: Timestamp = Timestamp::from_nanos(1_000);
 const GENERATION: u32 = 1_000;
 const MOST_IN_FLIGHT: usize = 3;
@@ -39,17 +48,17 @@ impl Place {
         }
         in_flight.sort_by_key(|ticket| (ticket.generation, ticket.role == Role::Probe));
         fence.generation = GENERATION;
-        (fence.number, fence.first) = (0, 0);
+        (fence.last_number, fence.streak_start) = (0, 0);
         fence.budget -= fence.turns;
         fence.turns = 0;
         fence.identical = fence.identical.min(run.rules.identical_limit);
         fence.errors = fence.errors.min(run.rules.error_limit);
         fence.trips = 0;
-        if let Some(tripped) = &mut fence.tripped {
-            tripped.count = None;
+        if let Some(trip) = &mut fence.last_trip {
+            trip.count = None;
         }
-        if fence.end != Timestamp::NEVER {
-            fence.end = NOW.saturating_add(fence.end.duration_since(run.now));
+        if fence.deadline != Timestamp::NEVER {
+            fence.deadline = NOW.saturating_add(fence.deadline.duration_since(run.now));
         }
         Self { fence, in_flight }
     }
@@ -82,10 +91,10 @@ fn walk(rules: &Rules) -> (HashSet<Place>, usize) {
     let mut next = vec![start];
     let mut steps = 0;
     while let Some(place) = next.pop() {
-        holds(&place, rules);
+        assert_sound(&place, rules);
         for reached in steps_from(&place, rules) {
             steps += 1;
-            assert!(steps < 3_000_000, "there is no end to it");
+            assert!(steps < 3_000_000, "the walk does not end");
             if seen.insert(reached.clone()) {
                 next.push(reached);
             }
@@ -120,7 +129,9 @@ fn steps_from(place: &Place, rules: &Rules) -> Vec<Place> {
         fence.readiness_failed(rules, *now, kind, events);
     });
     step(&|run, _| {
-        let _ = run.fence.refuse_any(&run.rules, run.now, &mut run.events);
+        let _ = run
+            .fence
+            .refuse_if_none_allowed(&run.rules, run.now, &mut run.events);
     });
     if place.in_flight.len() < MOST_IN_FLIGHT {
         for call in calls() {
@@ -144,20 +155,20 @@ fn steps_from(place: &Place, rules: &Rules) -> Vec<Place> {
         step(&|run, in_flight| {
             let ticket = in_flight.remove(n);
             if ticket.role == Role::Probe {
-                run.fence.lose(ticket, &mut run.events);
+                run.fence.lose_probe(ticket, &mut run.events);
             }
         });
     }
     reached
 }
 
-/// What must hold in every place.
-fn holds(place: &Place, rules: &Rules) {
+/// Checks that hold in every place.
+fn assert_sound(place: &Place, rules: &Rules) {
     let run = place.run(rules);
     let fence = &place.fence;
     let snapshot = run.snapshot();
 
-    // Never two live probes, and nobody else in their generation; nobody at all in one that is open.
+    // Never two live probes, and no other call in their generation. None at all in an open one.
     let live = place.current().count();
     match fence.phase {
         Phase::Closed => assert!(place.current().all(|ticket| ticket.role == Role::Ordinary)),
@@ -165,10 +176,10 @@ fn holds(place: &Place, rules: &Rules) {
             assert!(live <= 1, "two probes");
             assert!(place.current().all(|ticket| ticket.role == Role::Probe));
         }
-        Phase::Open | Phase::Armed | Phase::Over => assert_eq!(live, 0, "{fence:?}"),
+        Phase::Open | Phase::Armed | Phase::Expired => assert_eq!(live, 0, "{fence:?}"),
     }
 
-    // Asking changes nothing, and the gate answers as the oracle does; the driver compares them.
+    // Asking changes nothing. The gate answers as the oracle does: the driver compares them.
     let some = run.fence.would_allow_some(run.now);
     let mut any = false;
     for call in calls().into_iter().chain([facts(3)]) {
@@ -176,7 +187,7 @@ fn holds(place: &Place, rules: &Rules) {
         any |= answer;
         let mut gate = place.run(rules);
         assert_eq!(gate.ask(&call).is_ok(), answer);
-        // What was refused leaves the streaks alone, but for the call that trips as identical.
+        // A refused call leaves the error streak and the turns alone.
         let after = gate.snapshot();
         assert_eq!(after.errors, snapshot.errors);
         assert_eq!(after.turns, snapshot.turns + u32::from(answer));
@@ -185,11 +196,10 @@ fn holds(place: &Place, rules: &Rules) {
     assert_eq!(run.fence, *fence);
     assert_eq!(run.snapshot(), snapshot);
     let deadline = || Some(fence.deadline());
-    let would_allow_some_lock_free =
-        Fence::would_allow_some_lock_free(fence.packed(), deadline, run.now);
-    assert_eq!(would_allow_some_lock_free, Some(some));
+    let lock_free = Fence::would_allow_some_lock_free(fence.packed(), deadline, run.now);
+    assert_eq!(lock_free, Some(some));
 
-    // What it shows of itself fits.
+    // The snapshot agrees with itself.
     assert_eq!(snapshot.state == State::Closed, snapshot.reason.is_none());
     assert_eq!(
         snapshot.probing,
@@ -202,15 +212,15 @@ fn holds(place: &Place, rules: &Rules) {
         counting && snapshot.reason != Some(Reason::Deadline)
     );
     assert!(snapshot.turns <= snapshot.turns + snapshot.turns_left);
-    let rest = fence.retention(rules, run.now);
-    assert_ne!(rest, Retention::Live);
-    assert!(rest == Retention::Unclean || snapshot.state == State::Closed);
+    let retention = fence.retention(rules, run.now);
+    assert_ne!(retention, Retention::Live);
+    assert!(retention == Retention::Unclean || snapshot.state == State::Closed);
 
-    is_not_wedged(run, rules);
+    assert_not_wedged(run, rules);
 }
 
-/// Refusals alone lead to an admitted call, unless the run is spent or over.
-fn is_not_wedged(mut run: Run, rules: &Rules) {
+/// Refusals alone lead to an admitted call, unless the turns are spent or the time is over.
+fn assert_not_wedged(mut run: Run, rules: &Rules) {
     let is_final = |run: &Run| {
         let snapshot = run.snapshot();
         snapshot.turns_left == 0 || snapshot.reason == Some(Reason::Deadline)

@@ -1,62 +1,63 @@
-//! A call that was not attempted: what it tells, and what becomes of it.
+//! A call that was not attempted: its reason, its text, and what becomes of it.
 
+mod find;
 mod name;
 mod policy;
 mod reason;
 mod text;
 
-use std::any::Any;
 use std::error::Error;
 use std::fmt;
-use std::io;
 use std::time::Duration;
 
+pub(crate) use self::find::in_error;
 pub(crate) use self::name::Name;
 pub use self::policy::{AsBoxError, IntoError, Refuse, RefuseWith};
 pub use self::reason::Reason;
-use super::BoxError;
 use super::outcome::FailureKind;
 
 /// A call that was not attempted, and why.
 ///
-/// It is an error that any layer outside can recognise with [`Refusal::find`]. Its text is written for the model that
-/// made the call.
+/// A refusal is an error. A layer outside recognises it with [`Refusal::find`]. Its text is
+/// written for the model that made the call.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Refusal {
     layer: Layer,
     reason: Reason,
     name: Option<Name>,
-    /// In nanoseconds, and `u64::MAX` for none: a refusal that nobody asks for it costs no division.
+    /// In nanoseconds, or `u64::MAX` for none. A `Duration` would cost a division per refusal, and
+    /// most callers never ask for it.
     retry_after: u64,
     last_failure: Option<FailureKind>,
     tripped_by: Option<Reason>,
     count: Option<u32>,
 }
 
-/// Which layer refused: it decides the words.
+/// The layer that refused. The text depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layer {
     CircuitBreaker,
     Fallback,
     Tripwire {
-        /// How many calls repeat: 1, or more for a round of calls.
+        /// How many calls repeat: 1 for a single call, more for a round of calls.
         period: u32,
     },
 }
 
 impl Refusal {
-    /// A circuit breaker's refusal.
+    /// Makes a circuit breaker's refusal.
     #[inline]
     pub(crate) const fn breaker(reason: Reason) -> Self {
         Self::of(Layer::CircuitBreaker, reason)
     }
 
-    /// A fallback's refusal.
+    /// Makes a fallback's refusal.
     pub(crate) const fn fallback(reason: Reason) -> Self {
         Self::of(Layer::Fallback, reason)
     }
 
-    /// A tripwire's refusal. `period` is how many calls repeat, if that is why.
+    /// Makes a tripwire's refusal. `period` says how many calls repeat, where repetition is the
+    /// reason.
     pub(crate) const fn tripwire(reason: Reason, period: u32) -> Self {
         Self::of(Layer::Tripwire { period }, reason)
     }
@@ -73,8 +74,8 @@ impl Refusal {
         }
     }
 
-    /// The refusal of an open circuit, made at once and where it is wanted. So many nanoseconds are left, or `u64::MAX` if no time is
-    /// known.
+    /// Makes the refusal of an open circuit in one step, because refusing must be cheap. `left` is
+    /// the rest of the cooldown in nanoseconds, or `u64::MAX` if no time is known.
     #[inline]
     pub(crate) fn open(name: Option<Name>, left: u64, last_failure: Option<FailureKind>) -> Self {
         Self {
@@ -115,48 +116,90 @@ impl Refusal {
         self
     }
 
-    /// Why the call was not attempted.
+    /// Returns why the call was not attempted.
     #[must_use]
     pub fn reason(&self) -> Reason {
         self.reason
     }
 
-    /// The name of what refused: the layer's, or the key's where keys name their circuits.
+    /// Returns the name of what refused: the layer's name, or the key's where keys name their
+    /// circuits.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.name.as_ref().map(Name::as_str)
     }
 
-    /// How long to wait before a call may be let through, or `None` when no time is known (pinned by hand, or a cooldown or a lease without
-    /// end). It was right when the circuit was asked, which may have been in `poll_ready`.
+    /// Returns how long to wait before a call may be let through.
+    ///
+    /// `None` means that no time is known: the circuit is pinned by hand, or the cooldown or the
+    /// lease has no end. The wait counts from when the circuit was asked, which may have been in
+    /// `poll_ready`.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         (self.retry_after != u64::MAX).then(|| Duration::from_nanos(self.retry_after))
     }
 
-    /// The kind of the last failure that was recorded before the refusal.
+    /// Returns the kind of the last failure that was recorded before the refusal.
     #[must_use]
     pub fn last_failure(&self) -> Option<FailureKind> {
         self.last_failure
     }
 
-    /// For a refusal by a tripwire that had tripped before: what it was tripped by.
+    /// Returns what tripped the tripwire, if a tripwire that had tripped before refused the call.
     #[must_use]
     pub fn tripped_by(&self) -> Option<Reason> {
         self.tripped_by
     }
 
-    /// For a refusal by a tripwire: the count that ran into its limit.
+    /// Returns the count that reached its limit, if a tripwire refused the call.
     #[must_use]
     pub fn count(&self) -> Option<u32> {
         self.count
     }
 
-    /// Finds the refusal in an error, or in the chain of its sources, those that an [`io::Error`] holds included.
+    /// Finds the refusal in an error, or in the chain of its sources.
+    ///
+    /// A source is what [`Error::source`] names. The search also looks inside these, whose own
+    /// `source()` passes over the error they hold:
+    ///
+    /// - an [`io::Error`](std::io::Error);
+    /// - an `Arc<dyn Error>`, also with `Send`, or with `Send` and `Sync`;
+    /// - a `Box` or an `Arc` of a `Refusal` or of an `io::Error`, inside another error.
+    ///
+    /// The search ends after 128 errors, so a chain that leads back into itself ends too.
+    ///
+    /// # Transparent errors
+    ///
+    /// An error may name the source of the error it holds instead of that error. A variant with
+    /// `#[error(transparent)]` of the crate `thiserror` does so, for instance
+    /// `async_openai::error::OpenAIError::Boxed`. No search from outside can see a refusal that
+    /// such a variant holds directly. Match the variant, and search its box:
+    ///
+    /// ```
+    /// # use tower_breaker::{CircuitBreakerLayer, Refusal};
+    /// # #[derive(Debug)]
+    /// # enum OpenAIError { Boxed(tower::BoxError), Other }
+    /// # impl std::fmt::Display for OpenAIError {
+    /// #     fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result { Ok(()) }
+    /// # }
+    /// # impl std::error::Error for OpenAIError {}
+    /// fn refusal(err: &OpenAIError) -> Option<&Refusal> {
+    ///     match err {
+    ///         OpenAIError::Boxed(err) => Refusal::find(&**err),
+    ///         err => Refusal::find(err),
+    ///     }
+    /// }
+    /// # let handle = CircuitBreakerLayer::new().handle();
+    /// # handle.force_open();
+    /// # let refused = handle.try_acquire().unwrap_err();
+    /// # assert!(refusal(&OpenAIError::Boxed(refused.into())).is_some());
+    /// # assert!(refusal(&OpenAIError::Other).is_none());
+    /// ```
     ///
     /// # Examples
     ///
-    /// One outermost `then` turns the refusal of any layer inside into a response that a model can read:
+    /// One outermost `then` turns the refusal of any layer inside into a response that a model can
+    /// read:
     ///
     /// ```
     /// use tower::{BoxError, ServiceBuilder, ServiceExt, service_fn};
@@ -178,15 +221,7 @@ impl Refusal {
     /// ```
     #[must_use]
     pub fn find<'a>(err: &'a (dyn Error + 'static)) -> Option<&'a Refusal> {
-        std::iter::successors(Some(err), |&err| below(err)).find_map(|err| err.downcast_ref())
-    }
-}
-
-/// The error that `err` was made from. An `io::Error` names as its source that of the error it holds, and so would hide the one that it holds.
-fn below<'a>(err: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
-    match err.downcast_ref().and_then(io::Error::get_ref) {
-        Some(held) => Some(held),
-        None => err.source(),
+        find::find(err)
     }
 }
 
@@ -206,54 +241,14 @@ impl fmt::Debug for Refusal {
 
 impl Error for Refusal {}
 
-/// Finds a refusal in an error as a service returns it: a [`Refusal`], or a [`BoxError`] with one in its chain.
-pub(crate) fn in_error(err: &dyn Any) -> Option<&Refusal> {
-    err.downcast_ref::<Refusal>().or_else(|| {
-        err.downcast_ref::<BoxError>()
-            .and_then(|err| Refusal::find(&**err))
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use std::borrow::Cow;
-
     use super::*;
 
-    fn named(name: impl Into<Cow<'static, str>>) -> Refusal {
-        Refusal::breaker(Reason::CircuitOpen).with_name(Some(name.into().into()))
-    }
-
     #[test]
-    fn a_refusal_is_found_through_any_chain_of_sources() {
-        #[derive(Debug)]
-        struct Outer(BoxError);
-        impl fmt::Display for Outer {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("outer")
-            }
-        }
-        impl Error for Outer {
-            fn source(&self) -> Option<&(dyn Error + 'static)> {
-                Some(&*self.0)
-            }
-        }
-
-        let refusal = named("search");
-        let chain = Outer(Outer(refusal.clone().into()).into());
-        assert_eq!(Refusal::find(&chain), Some(&refusal));
-        assert_eq!(Refusal::find(&refusal), Some(&refusal));
-        assert_eq!(Refusal::find(&Outer("other".into())), None);
-
-        let boxed: BoxError = chain.into();
-        assert_eq!(in_error(&boxed), Some(&refusal));
-        assert_eq!(in_error(&refusal), Some(&refusal));
-        assert_eq!(in_error(&"other"), None);
-    }
-
-    #[test]
-    fn a_refusal_keeps_what_it_was_told() {
-        let refusal = named("search")
+    fn a_refusal_keeps_its_name_wait_and_failure() {
+        let refusal = Refusal::breaker(Reason::CircuitOpen)
+            .with_name(Some(Name::Static("search")))
             .with_retry_after(Some(Duration::from_secs(20)))
             .with_last_failure(Some(FailureKind::RateLimited));
         assert_eq!(refusal.reason(), Reason::CircuitOpen);

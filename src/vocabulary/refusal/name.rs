@@ -1,10 +1,10 @@
-//! Names that a refusal may carry away.
+//! The names of layers and circuits.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
-/// A name that a refusal may carry away without allocating.
+/// A name whose clones cost no allocation, so that a refusal can carry one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Name {
     Static(&'static str),
@@ -19,12 +19,13 @@ impl Name {
         }
     }
 
-    /// How many characters of a key's `Display` become its circuit's name.
+    /// How many characters of a key's `Display` become its circuit's name. A key may come from
+    /// outside, and be of any length.
     const LONGEST: usize = 256;
 
-    /// The name of a key's circuit: what the key displays as, cut after 256 characters.
+    /// Names a key's circuit by the key's `Display`, cut after 256 characters.
     pub(crate) fn of_key(key: &impl fmt::Display) -> Self {
-        /// A text, and how many characters it has room for; `None` once it was cut.
+        /// A text, and how many more characters it takes; `None` once it was cut.
         struct Bounded(String, Option<usize>);
 
         impl fmt::Write for Bounded {
@@ -36,13 +37,14 @@ impl Name {
                     self.1 = room.checked_sub(1);
                     self.0.push(if self.1.is_some() { c } else { '…' });
                 }
-                // The character that found no room may have been the last one.
+                // The last character of this piece may be the one that found no room.
                 self.1.map(|_| ()).ok_or(fmt::Error)
             }
         }
 
         let mut name = Bounded(String::new(), Some(Self::LONGEST));
-        // An error says that it is full, or that the key's own `Display` gave up: what is written by then is the name.
+        // It is an error when the name is full, or when the key's own `Display` gives up. What was
+        // written by then is the name.
         let _ = write!(name, "{key}");
         Name::Shared(name.0.into())
     }
@@ -62,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_keys_name_is_what_it_displays_as_and_bounded() {
+    fn a_key_is_named_by_its_display_up_to_a_bound() {
         assert_eq!(Name::of_key(&"search").as_str(), "search");
         assert_eq!(Name::of_key(&7).as_str(), "7");
         let longest = "é".repeat(Name::LONGEST);

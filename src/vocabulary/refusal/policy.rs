@@ -1,4 +1,4 @@
-//! What becomes of a refused call.
+//! The refusal policies: what becomes of a refused call.
 
 use std::fmt;
 
@@ -13,19 +13,20 @@ pub trait Refuse<Req, Res, E> {
     /// The error of the guarded service.
     type Error;
 
-    /// What the caller of a refused call gets.
+    /// Answers a refused call.
     ///
     /// # Errors
     ///
-    /// A policy may answer with an error, or with a response that tells of the refusal.
+    /// A policy may answer with an error, or with a response that reports the refusal.
     fn refuse(&self, req: Req, refusal: Refusal) -> Result<Res, Self::Error>;
 
-    /// The inner service's error as the guarded service's.
+    /// Converts an error of the inner service into one of the guarded service.
     fn convert(err: E) -> Self::Error;
 }
 
-/// The refusal policy unless told otherwise: a refusal is an error, boxed as tower boxes its own, and found
-/// again with [`Refusal::find`].
+/// The default refusal policy: a refusal becomes a boxed error, as tower's own errors do.
+///
+/// [`Refusal::find`] finds it again.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AsBoxError;
 
@@ -41,7 +42,7 @@ impl<Req, Res, E: Into<BoxError>> Refuse<Req, Res, E> for AsBoxError {
     }
 }
 
-/// The refusal policy for a service whose own error can be made `From<Refusal>`: the error type stays as it is.
+/// The refusal policy for a service whose own error is `From<Refusal>`. The error type stays.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IntoError;
 
@@ -57,14 +58,14 @@ impl<Req, Res, E: From<Refusal>> Refuse<Req, Res, E> for IntoError {
     }
 }
 
-/// The refusal policy of a closure; made by `refuse_with`. The error type stays as it is.
+/// The refusal policy of a closure, as `refuse_with` makes it. The error type stays.
 #[derive(Clone, Copy)]
 pub struct RefuseWith<F> {
     f: F,
 }
 
 impl<F> RefuseWith<F> {
-    /// Asks `f` what becomes of a refused call.
+    /// Makes a policy that answers refused calls with `f`.
     pub const fn new(f: F) -> Self {
         Self { f }
     }
@@ -95,14 +96,8 @@ impl<F> fmt::Debug for RefuseWith<F> {
 
 #[cfg(test)]
 mod tests {
-    use std::borrow::Cow;
-
     use super::*;
     use crate::vocabulary::Reason;
-
-    fn named(name: impl Into<Cow<'static, str>>) -> Refusal {
-        Refusal::breaker(Reason::CircuitOpen).with_name(Some(name.into().into()))
-    }
 
     #[test]
     fn the_stock_policies_refuse_and_convert() {
@@ -116,7 +111,7 @@ mod tests {
                 Mine::Refused
             }
         }
-        let refusal = named("search");
+        let refusal = Refusal::breaker(Reason::CircuitOpen);
 
         let boxed = Refuse::<(), (), BoxError>::refuse(&AsBoxError, (), refusal.clone());
         assert_eq!(

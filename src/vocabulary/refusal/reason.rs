@@ -1,4 +1,4 @@
-//! Why a call was not attempted.
+//! The reasons of refusals.
 
 use std::fmt;
 
@@ -8,13 +8,15 @@ use std::fmt;
 pub enum Reason {
     /// The circuit is open and its cooldown is not over.
     CircuitOpen,
-    /// Another call is the probe, or was: one that was dropped may keep its slot until its lease ends.
+    /// Another call holds the probe's slot. A probe that was dropped may keep the slot until its
+    /// lease ends.
     ProbeInFlight,
-    /// Somebody pinned the circuit open by hand.
+    /// Somebody pinned the circuit open with `force_open`.
     ForcedOpen,
     /// The fallback's primary is down and no entry of its chain is live.
     FallbackExhausted,
-    /// The tripwire had tripped before; [`Refusal::tripped_by`] says why.
+    /// The tripwire had tripped before. [`Refusal::tripped_by`](crate::Refusal::tripped_by) says
+    /// why.
     TripwireOpen,
     /// The run has spent its turns.
     MaxTurns,
@@ -24,7 +26,8 @@ pub enum Reason {
     ErrorStreak,
     /// The run has spent its time.
     Deadline,
-    /// The service was called without having been polled ready: poll it, and call again at once.
+    /// The service was called before `poll_ready` had said that it is ready. Poll it, and call it
+    /// again at once.
     NotReady,
 }
 

@@ -1,4 +1,4 @@
-//! A tonic client over the layers, against a real tonic server that fails in every way.
+//! Tests of the layers around a tonic client, with every fault of a real tonic server.
 
 mod matrix;
 mod refusals;

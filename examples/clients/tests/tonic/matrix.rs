@@ -1,4 +1,5 @@
-//! Each fault, unary and streaming: the circuit, the fallback's strike, the tripwire's error, and what the caller sees.
+//! Tests of each fault, unary and streaming: what the circuit, the fallback and the tripwire
+//! count, and what the caller sees.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use tower_breaker_clients::grpc::Fault;
 use crate::support::{BOTH, COOLDOWN, Call, Guarded, PATIENCE, Seen, call as make, eventually};
 
 #[tokio::test]
-async fn a_clean_answer_counts_for_everybody() {
+async fn a_clean_answer_is_a_success_for_every_layer() {
     for call in BOTH {
         let mut guarded = Guarded::start().await;
         assert_eq!(guarded.call(call).await, Seen::whole(call));
@@ -45,7 +46,7 @@ async fn a_hang_before_the_head_is_a_failure_by_the_timeout_inside() {
 }
 
 #[tokio::test]
-async fn a_connection_that_hangs_before_the_head_is_no_different_and_may_go_on_when_it_wakes() {
+async fn a_connection_that_hangs_before_the_head_is_the_same_failure_and_may_continue_later() {
     for call in BOTH {
         let mut guarded = Guarded::with_cooldown(Duration::from_millis(200)).await;
         guarded.proxy.hang();
@@ -75,7 +76,7 @@ async fn a_head_and_then_a_hang_is_a_failure_by_the_timeout_of_frames() {
 }
 
 #[tokio::test]
-async fn a_cut_in_mid_stream_is_a_failure() {
+async fn a_connection_that_is_cut_during_a_stream_is_a_failure() {
     for call in BOTH {
         let mut guarded = Guarded::start().await;
         guarded.set(Fault::HeadThenHang);
@@ -123,7 +124,7 @@ async fn a_status_in_the_trailers_is_judged_at_the_end_of_the_stream() {
     }
 }
 
-/// `RESOURCE_EXHAUSTED` with a hint of two minutes, in each of the two forms.
+/// Returns `RESOURCE_EXHAUSTED` with a hint of two minutes, in each of the two forms.
 fn throttled() -> [Status; 2] {
     let mut pushback = Status::resource_exhausted("slow down");
     let millis = MetadataValue::from_static("120000");
@@ -136,7 +137,7 @@ fn throttled() -> [Status; 2] {
 }
 
 #[tokio::test]
-async fn a_throttled_call_lengthens_the_cooldown_by_its_hint_wherever_that_stands() {
+async fn a_throttled_call_lengthens_the_cooldown_by_either_form_of_hint() {
     for call in BOTH {
         for status in throttled() {
             for (at_end, fault) in [Fault::Refuse, Fault::FailAtEnd].into_iter().enumerate() {
@@ -166,7 +167,7 @@ async fn a_throttled_call_without_a_hint_waits_the_cooldown() {
 }
 
 #[tokio::test]
-async fn a_slow_drip_is_no_failure_while_each_frame_comes_in_time() {
+async fn a_slow_stream_is_no_failure_if_each_frame_comes_in_time() {
     for call in BOTH {
         let mut guarded = Guarded::start().await;
         guarded.set(Fault::Drip(PATIENCE / 4));
@@ -176,7 +177,7 @@ async fn a_slow_drip_is_no_failure_while_each_frame_comes_in_time() {
 }
 
 #[tokio::test]
-async fn the_callers_own_mistakes_count_for_nobody() {
+async fn no_layer_counts_the_callers_own_mistakes() {
     for call in BOTH {
         let mistakes = [Status::invalid_argument("what?"), Status::aborted("lost")];
         for (status, fault) in mistakes.into_iter().zip([Fault::Refuse, Fault::FailAtEnd]) {
@@ -205,7 +206,7 @@ enum Backup {
 }
 
 #[tokio::test]
-async fn each_way_to_fail_is_a_strike_of_the_backup_that_served() {
+async fn each_fault_is_a_strike_of_the_backup_that_served() {
     let [throttled, _] = throttled();
     let broken = Status::internal("broken");
     let refuse = |status| Backup::Answers(Fault::Refuse(status));
@@ -255,7 +256,7 @@ async fn each_way_to_fail_is_a_strike_of_the_backup_that_served() {
             let after = guarded.chain.snapshot();
             assert_eq!(after.entries[0].strikes, strikes, "{call:?} {backup:?}");
             assert_eq!((after.state, after.trips), (FallbackState::Fallback, 1));
-            // A backup's hint is not the primary's.
+            // A backup's hint does not move the primary's cooldown.
             assert!(after.time_until_probe <= before.time_until_probe);
             assert_eq!(guarded.server.script().seen(), 1);
         }
@@ -263,7 +264,7 @@ async fn each_way_to_fail_is_a_strike_of_the_backup_that_served() {
 }
 
 #[tokio::test]
-async fn a_server_that_comes_back_closes_the_circuit() {
+async fn a_restarted_server_closes_the_circuit() {
     for call in BOTH {
         let mut guarded = Guarded::with_cooldown(Duration::from_millis(200)).await;
         guarded.proxy.kill().await;

@@ -1,4 +1,4 @@
-//! What a tonic client is told of a call that was not attempted, and interceptors outside of the layers.
+//! Tests of what a tonic client reads of a refusal, and of interceptors outside the layers.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ async fn server() -> (Server, Channel) {
 #[tokio::test]
 async fn a_soft_refusal_is_unavailable_with_the_text_and_the_wait() {
     let (server, channel) = server().await;
-    // The service's error is still tonic's own: nothing is boxed.
+    // The service's error is still tonic's own, and not boxed.
     let layer = CircuitBreakerLayer::new()
         .name("search")
         .recovery_duration(Duration::from_secs(60))
@@ -74,7 +74,7 @@ async fn a_refusal_as_an_error_is_found_in_the_source_of_the_status() {
         assert_eq!((status.code(), status.message()), (Code::Unknown, OPEN));
         let refusal = Refusal::find(&status).expect("it is the source");
         assert_eq!(refusal.reason(), Reason::ForcedOpen);
-        // Also when the status was boxed, as by `?`, and when it comes from a clone.
+        // The refusal is also found in a boxed status, as `?` makes one, and in a clone.
         let boxed = BoxError::from(status.clone());
         assert_eq!(Refusal::find(&*boxed), Some(refusal));
     }
@@ -115,7 +115,8 @@ async fn a_refusal_of_any_layer_is_made_soft_outermost() {
         assert_eq!(refused, Seen::failed(0, Code::Unavailable, OPEN));
     }
     let stopped = call(&mut client, Call::Find).await;
-    let text = "tool was not called: all 2 turns of the run are spent. Make no more calls, and answer with what you have";
+    let text = "service was not called: all 2 turns of the run are spent. \
+                Make no more calls, and answer with what you have";
     assert_eq!(stopped, Seen::failed(0, Code::Unavailable, text));
     assert_eq!(server.script().seen(), 0);
 }
@@ -126,7 +127,7 @@ async fn a_layer_around_a_tonic_server_judges_its_answers_and_refuses_softly() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let script = Script::default();
-        // Each connection has a service of its own, and all of them one circuit.
+        // Each connection has its own service, and all share one circuit.
         let layer = breaker(Codes::new()).refuse(SoftRefusal);
         let circuit = layer.handle();
         let server = tonic::transport::Server::builder()
@@ -147,7 +148,7 @@ async fn a_layer_around_a_tonic_server_judges_its_answers_and_refuses_softly() {
     }
 }
 
-/// Lets calls pass that carry a token, and gives one to none.
+/// Admits only calls with a token.
 fn authorize(req: Request<()>) -> Result<Request<()>, Status> {
     match req.metadata().get("token") {
         Some(_) => Ok(req),
@@ -161,13 +162,13 @@ fn with_token<T>(message: T) -> Request<T> {
     req
 }
 
-/// To these codes such a status would be fatal, had it come from the server.
+/// Makes a classifier for which this status of a server would be fatal.
 fn codes() -> Codes {
     Codes::new().code(grpc::Code::Unauthenticated, Failure::fatal())
 }
 
 #[tokio::test]
-async fn an_interceptor_outside_sees_every_call_and_its_own_errors_count_for_nobody() {
+async fn an_interceptor_outside_sees_every_call_and_no_layer_counts_its_errors() {
     let (server, channel) = server().await;
     let breaker = breaker(codes());
     let circuit = breaker.handle();
@@ -211,13 +212,13 @@ async fn an_interceptor_outside_sees_every_call_and_its_own_errors_count_for_nob
     assert_eq!((refused.code(), refused.message()), (Code::Unknown, OPEN));
     let reason = Refusal::find(&refused).map(Refusal::reason);
     assert_eq!(reason, Some(Reason::CircuitOpen));
-    // The interceptor is asked first, even by a call that the circuit would refuse.
+    // The interceptor runs first, even for a call that the circuit refuses.
     let turned_away = client.find(query()).await.unwrap_err();
     assert_eq!(turned_away.code(), Code::Unauthenticated);
 }
 
 #[tokio::test]
-async fn an_interceptor_may_stand_in_the_stack_as_a_layer_with_soft_refusals_inside() {
+async fn an_interceptor_can_be_a_layer_outside_of_soft_refusals() {
     let (server, channel) = server().await;
     let breaker = breaker(codes()).refuse(SoftRefusal);
     let circuit = breaker.handle();
@@ -239,7 +240,7 @@ async fn an_interceptor_may_stand_in_the_stack_as_a_layer_with_soft_refusals_ins
 }
 
 #[tokio::test]
-async fn an_interceptor_around_the_whole_stack_is_passed_by_each_layer() {
+async fn every_layer_passes_on_what_an_interceptor_around_the_stack_adds() {
     #[derive(Clone)]
     struct Token;
 

@@ -1,4 +1,5 @@
-//! When a verdict is given: at the head or at the end, for calls that are dropped, for probes whose answer streams, and by whose timeout.
+//! Tests of when the verdict comes: at the head or at the end, for dropped calls, for probes with
+//! a stream, and by which timeout.
 
 use std::future::ready;
 use std::sync::Arc;
@@ -48,7 +49,7 @@ where
 // ===== at the head or at the end =====
 
 #[tokio::test]
-async fn by_default_what_comes_after_the_head_is_not_counted() {
+async fn by_default_a_failure_after_the_head_does_not_count() {
     for kind in BOTH {
         let server = Server::start().await.unwrap();
         let layer = breaker(Codes::new()).judge(Head);
@@ -69,7 +70,7 @@ async fn by_default_what_comes_after_the_head_is_not_counted() {
 }
 
 #[tokio::test]
-async fn three_streams_that_began_well_trip_a_circuit_when_they_have_failed() {
+async fn three_streams_that_fail_at_their_end_trip_a_circuit() {
     let server = Server::start().await.unwrap();
     let script = server.script();
     script.set(Fault::FailAtEnd(Status::internal("broken")));
@@ -89,9 +90,9 @@ async fn three_streams_that_began_well_trip_a_circuit_when_they_have_failed() {
     assert_eq!(script.seen(), 3);
 }
 
-/// Somebody in between swallowed the trailers. tonic takes that for the end, and its caller never knows.
+/// A proxy may drop the trailers. tonic takes that for the end, and its caller does not notice.
 #[tokio::test]
-async fn a_stream_that_ends_without_a_status_is_a_failure_though_tonic_reads_it_as_whole() {
+async fn a_stream_without_a_status_at_its_end_is_a_failure_although_tonic_reads_it_as_whole() {
     for kind in BOTH {
         let message = Answer {
             text: "rust 1".to_owned(),
@@ -110,7 +111,7 @@ async fn a_stream_that_ends_without_a_status_is_a_failure_though_tonic_reads_it_
 }
 
 #[tokio::test]
-async fn a_mistake_of_the_callers_neither_ends_a_streak_nor_lengthens_it() {
+async fn a_mistake_of_the_caller_neither_ends_a_streak_nor_lengthens_it() {
     for kind in BOTH {
         let server = Server::start().await.unwrap();
         let url = format!("http://{}", server.addr());
@@ -147,7 +148,7 @@ async fn a_stream_that_its_reader_drops_early_says_nothing_by_default() {
     assert_eq!(guarded.fence.snapshot().turns, 2);
 }
 
-/// Reads the first message of a stream that then hangs.
+/// Begins a stream, reads its first message, and returns the rest.
 async fn begun(client: &mut Client) -> Streaming<Answer> {
     let mut answers = client.follow(query()).await.unwrap().into_inner();
     assert!(answers.message().await.unwrap().is_some());
@@ -155,7 +156,7 @@ async fn begun(client: &mut Client) -> Streaming<Answer> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_its_reader_drops_early_says_what_on_cancel_tells() {
+async fn a_stream_that_its_reader_drops_early_counts_as_on_cancel_says() {
     let after = Cancelled::FailureAfter(Duration::from_secs(5));
     for (rule, ran, state) in [
         (Cancelled::Ignore, 10, State::Closed),
@@ -200,7 +201,7 @@ async fn a_timeout_around_the_client_is_a_failure_after_a_time() {
 
 // ===== probes =====
 
-/// A circuit whose next call is the probe.
+/// Makes a circuit whose next call is the probe.
 async fn due(rule: Cancelled, script: &Script) -> (Client, CircuitBreakerHandle) {
     let layer = breaker(Codes::new()).on_cancel(rule);
     let (client, circuit) = client(&layer, in_memory(script));
@@ -230,7 +231,7 @@ async fn a_probe_whose_frames_keep_coming_outlives_its_lease_and_closes_the_circ
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_probe_whose_frames_come_too_late_is_lost_whatever_its_end_says() {
+async fn a_probe_whose_frames_come_too_late_has_failed_whatever_its_end_says() {
     for kind in BOTH {
         let script = Script::default();
         script.set(Fault::Drip(LEASE * 11 / 10));
@@ -253,7 +254,7 @@ async fn a_probe_that_fails_at_its_end_opens_the_circuit_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_probe_that_is_dropped_in_mid_stream_never_wedges_the_circuit() {
+async fn a_probe_that_is_dropped_during_its_stream_never_blocks_the_circuit() {
     let after = Cancelled::FailureAfter(LEASE / 2);
     for (rule, at_once, in_the_end) in [
         (Cancelled::Ignore, State::HalfOpen, State::Open),
@@ -279,7 +280,7 @@ async fn a_probe_that_is_dropped_in_mid_stream_never_wedges_the_circuit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fallbacks_probe_is_kept_alive_by_its_frames_too() {
+async fn frames_also_renew_the_lease_of_the_probe_of_a_fallback() {
     for (pause, state) in [
         (LEASE * 9 / 10, FallbackState::Primary),
         (LEASE * 11 / 10, FallbackState::Recovering),
@@ -311,7 +312,7 @@ async fn a_fallbacks_probe_is_kept_alive_by_its_frames_too() {
 // ===== whose timeout =====
 
 #[tokio::test]
-async fn a_connection_that_hangs_in_mid_stream_is_a_failure_by_the_channels_keep_alive() {
+async fn a_connection_that_hangs_during_a_stream_is_a_failure_by_the_keep_alive_of_the_channel() {
     for kind in BOTH {
         let server = Server::start().await.unwrap();
         server.script().set(Fault::HeadThenHang);
@@ -355,7 +356,7 @@ async fn a_timeout_of_the_channel_or_of_the_request_is_a_failure_that_reads_as_c
 }
 
 #[tokio::test]
-async fn a_tonic_server_that_times_out_says_cancelled_which_counts_only_if_told_so() {
+async fn a_tonic_server_that_times_out_answers_cancelled_which_counts_only_if_the_codes_say_so() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let script = Script::default();

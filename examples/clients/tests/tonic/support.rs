@@ -1,4 +1,4 @@
-//! One guarded client, its server, and the proxy between them.
+//! A guarded client, its server, and the proxy between them.
 
 use std::future::ready;
 use std::io;
@@ -29,14 +29,14 @@ use tower_breaker_clients::search::Query;
 use tower_breaker_clients::search::search_client::SearchClient;
 use tower_http::timeout::ResponseBodyTimeoutLayer;
 
-/// Of the circuits here.
+/// The cooldown of the circuits.
 pub const COOLDOWN: Duration = Duration::from_secs(30);
 pub const LEASE: Duration = Duration::from_secs(10);
 
 /// How long a client waits for a head, and for the next frame of a body.
 pub const PATIENCE: Duration = Duration::from_millis(500);
 
-/// A service as the generated client takes it, without its name.
+/// A boxed service of the type that the generated client takes.
 pub type Grpc = BoxCloneService<http::Request<Body>, http::Response<Body>, BoxError>;
 
 pub fn boxed<S, B>(service: S) -> Grpc
@@ -52,7 +52,7 @@ where
         .boxed_clone()
 }
 
-/// The service, and who is told of each frame that passes.
+/// Makes a service that notifies `frame` of each frame.
 pub fn watched<S, B>(service: S, frame: &Arc<Notify>) -> Grpc
 where
     S: Service<http::Request<Body>, Response = http::Response<B>, Error: Into<BoxError>>,
@@ -71,7 +71,8 @@ where
     }))
 }
 
-/// What is inside the layers: a channel with a timeout for the head, and one for each frame. `frame` is told of each.
+/// Makes what is inside the layers: a channel with a timeout for the head and one for each frame.
+/// It notifies `frame` of each frame.
 pub fn patient(channel: Channel, frame: &Arc<Notify>) -> Grpc {
     let patient = ServiceBuilder::new()
         .layer(ResponseBodyTimeoutLayer::new(PATIENCE))
@@ -86,7 +87,8 @@ pub fn channel(url: &str) -> Channel {
         .connect_lazy()
 }
 
-/// A channel to a server in the same process, without a socket: under a paused clock time passes only when both wait.
+/// Makes a channel to a server in the same process, without a socket. So a paused clock advances
+/// only when both wait.
 pub fn in_memory(script: &Script) -> Channel {
     let (client, server) = tokio::io::duplex(64 * 1024);
     let incoming = stream::iter([Ok::<_, io::Error>(server)]).chain(stream::pending());
@@ -103,7 +105,7 @@ pub fn in_memory(script: &Script) -> Channel {
     ))
 }
 
-/// Waits until it holds, and not for ever.
+/// Waits until the condition holds, for a limited time.
 pub async fn eventually(holds: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !holds() {
@@ -121,7 +123,7 @@ pub enum Call {
 
 pub const BOTH: [Call; 2] = [Call::Find, Call::Follow];
 
-/// What the caller saw: the messages, and how it ended.
+/// What the caller saw: the messages, and the end.
 #[derive(Debug, PartialEq)]
 pub struct Seen {
     pub messages: Vec<String>,
@@ -141,7 +143,7 @@ impl Seen {
         }
     }
 
-    /// So many messages, and an error.
+    /// This many messages, and an error.
     pub fn failed(messages: usize, code: Code, text: &str) -> Self {
         Self {
             messages: (1..=messages).map(|n| format!("rust {n}")).collect(),
@@ -156,7 +158,7 @@ pub fn query() -> Query {
     }
 }
 
-/// Makes the call, and reads it to its end.
+/// Makes the call and reads it to its end.
 pub async fn call<S, B>(client: &mut SearchClient<S>, call: Call) -> Seen
 where
     S: Service<http::Request<Body>, Response = http::Response<B>, Error: Into<BoxError>>,
@@ -181,7 +183,7 @@ where
     Seen { messages, end }
 }
 
-/// A circuit that judges at the end, and trips at the first failure.
+/// Makes a circuit that judges at the end and trips at the first failure.
 pub type Breaker = CircuitBreakerLayer<Codes, AsBoxError, One, InspectBody<Codes>>;
 
 pub fn breaker(codes: Codes) -> Breaker {
@@ -204,11 +206,11 @@ pub struct Guarded {
     pub chain: FallbackHandle,
     pub fence: TripwireHandle<()>,
     pub client: SearchClient<Grpc>,
-    /// What the client is over.
+    /// The guarded service under the client.
     pub service: Grpc,
-    /// Told of each frame of the primary.
+    /// Notified of each frame of the primary.
     pub frame: Arc<Notify>,
-    /// Told of each frame of the backup.
+    /// Notified of each frame of the backup.
     pub backup_frame: Arc<Notify>,
 }
 
@@ -263,10 +265,10 @@ impl Guarded {
         }
     }
 
-    /// As `start`, but the primary has failed three turns, and the backup one serves.
+    /// Starts like `start`. Then the primary fails three turns, and the backup serves.
     pub async fn tripped(call: Call) -> Self {
         let mut guarded = Self::start().await;
-        // One that the primary fails, and two that its open circuit refuses.
+        // The primary fails the first turn. Its open circuit refuses the next two.
         guarded.set(Fault::FailAtEnd(Status::unavailable("down")));
         for _ in 0..3 {
             assert!(guarded.call(call).await.end.is_err());
@@ -284,7 +286,7 @@ impl Guarded {
         call(&mut self.client, kind).await
     }
 
-    /// Asserts what each layer made of one call that failed.
+    /// Asserts what each layer counted of one failed call.
     #[track_caller]
     pub fn assert_failed(&self, kind: FailureKind) {
         let circuit = self.circuit.snapshot();
@@ -305,7 +307,7 @@ impl Guarded {
         );
     }
 
-    /// Asserts that each layer has seen a call, and nothing to count against anybody.
+    /// Asserts that each layer has seen a call and counted no failure.
     #[track_caller]
     pub fn assert_clean(&self) {
         let circuit = self.circuit.snapshot();

@@ -1,4 +1,5 @@
-//! What the clients that answer with a response and its body have in common: the ways to fail, and what each says to the layers.
+//! Shared by the tests of clients that answer with a response and its body: the faults, and what
+//! each means to the layers.
 
 use std::time::Duration;
 
@@ -7,25 +8,26 @@ use tower::BoxError;
 use tower_breaker::{CircuitBreakerHandle, FailureKind, FallbackHandle, FallbackState, State};
 use tower_breaker_clients::faulty::{Answer, Fault, Server};
 
-/// What the server answers when it is well.
+/// The answer of a server without a fault.
 pub const WHOLE: &str = "one two three";
 
-/// The layers' cooldown: longer than any test, so that what is left of it tells whether a hint was heeded.
+/// The cooldown of the layers. It is longer than any test, so the time left shows whether a layer
+/// used a hint.
 pub const COOLDOWN: Duration = Duration::from_secs(600);
 
-/// What a throttled server asks for.
+/// The wait that a throttled server asks for.
 pub const HINT: Duration = Duration::from_secs(900);
 
-/// How long a client waits for nothing in a cell where nothing comes.
+/// How long a client waits in a cell where nothing comes.
 const HUNG: Duration = Duration::from_millis(300);
 
-/// As that, but what comes before has to be there by then.
+/// How long a client waits where something comes before the hang.
 const HUNG_LATER: Duration = Duration::from_secs(2);
 
-/// How long it waits where something comes, however busy the machine is.
+/// How long a client waits where everything comes, also on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
-/// The ways to fail.
+/// The faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cell {
     RefusedConnection,
@@ -62,7 +64,7 @@ impl Cell {
         }
     }
 
-    /// How long a client waits for the head.
+    /// Returns how long a client waits for the head.
     pub fn for_head(self) -> Duration {
         match self {
             Self::HangBeforeHead => HUNG,
@@ -70,7 +72,7 @@ impl Cell {
         }
     }
 
-    /// How long a client waits for each frame of the body.
+    /// Returns how long a client waits for each frame of the body.
     pub fn for_frame(self) -> Duration {
         match self {
             Self::HeadThenHang => HUNG_LATER,
@@ -78,7 +80,7 @@ impl Cell {
         }
     }
 
-    /// What it says to the layers; `None` for a success.
+    /// Returns the failure that the layers count; `None` for a success.
     fn failure(self) -> Option<FailureKind> {
         match self {
             Self::SlowDrip | Self::Clean => None,
@@ -87,29 +89,29 @@ impl Cell {
         }
     }
 
-    /// Whether it is no failure at all.
+    /// Returns whether this cell is no failure.
     pub fn is_well(self) -> bool {
         self.failure().is_none()
     }
 
-    /// Whether it fails after a head that promised success.
+    /// Returns whether this cell fails after a head of a success.
     pub fn fails_after_its_head(self) -> bool {
         matches!(self, Self::HeadThenHang | Self::CutInBody)
     }
 }
 
-/// What a caller got.
+/// What a caller saw.
 #[derive(Debug)]
 pub enum Seen {
     /// The whole answer.
     Answer(u16, String),
     /// An error instead of a head.
     NoHead(BoxError),
-    /// A head, so much of the body, and an error.
+    /// A head, this part of the body, and an error.
     NoEnd(u16, String, BoxError),
 }
 
-/// A server in the state of `cell`.
+/// Starts a server with the fault of `cell`.
 pub async fn server(cell: Cell) -> Server {
     let mut server = start().await;
     server.set(cell.fault());
@@ -119,19 +121,19 @@ pub async fn server(cell: Cell) -> Server {
     server
 }
 
-/// A server that is well.
+/// Starts a server without a fault.
 pub async fn start() -> Server {
     Server::start(|_| Answer::of("text/plain", &["one ", "two ", "three"]))
         .await
         .unwrap()
 }
 
-/// Runs all cells at once, since some of them wait.
+/// Runs all cells in parallel, because some of them wait.
 pub async fn each_cell(run: impl AsyncFn(Cell)) {
     join_all(Cell::ALL.map(|cell| run(cell))).await;
 }
 
-/// The circuit after one call, which it counted once. Its threshold is 1.
+/// Asserts the state of a circuit with threshold 1 after one call, which it counts once.
 pub fn assert_circuit(cell: Cell, circuit: &CircuitBreakerHandle) {
     let now = circuit.snapshot();
     assert_eq!(now.last_failure, cell.failure(), "{cell:?}");
@@ -146,7 +148,7 @@ pub fn assert_circuit(cell: Cell, circuit: &CircuitBreakerHandle) {
     assert_wait(cell, now.time_left.unwrap());
 }
 
-/// The fallback after one turn that its primary served. Its threshold is 2.
+/// Asserts the state of a fallback with threshold 2 after one turn of its primary.
 pub fn assert_primary(cell: Cell, fallback: &FallbackHandle) {
     let now = fallback.snapshot();
     assert_eq!(now.last_failure, cell.failure(), "{cell:?}");
@@ -155,17 +157,18 @@ pub fn assert_primary(cell: Cell, fallback: &FallbackHandle) {
     assert_eq!(seen, (FallbackState::Primary, failures, 0), "{cell:?}");
 }
 
-/// The fallback after a turn that its primary failed, and tripped, and one that its backup served.
+/// Asserts the state of a fallback after a failed turn of its primary, which tripped it, and one
+/// turn of its backup.
 pub fn assert_backup(cell: Cell, fallback: &FallbackHandle) {
     let now = fallback.snapshot();
     let strikes = u32::from(cell.failure().is_some());
     let seen = (now.state, now.trips, now.entries[0].strikes);
     assert_eq!(seen, (FallbackState::Fallback, 1, strikes), "{cell:?}");
-    // A backup's hint is not the primary's.
+    // A backup's hint does not move the primary's cooldown.
     assert!(now.time_until_probe.unwrap() <= COOLDOWN, "{cell:?}");
 }
 
-/// The cooldown, or the hint if that is longer.
+/// Asserts that the time left is that of the cooldown, or of the hint if that is longer.
 fn assert_wait(cell: Cell, left: Duration) {
     let whole = match cell {
         Cell::ThrottledWithHint => HINT,

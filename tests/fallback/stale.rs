@@ -1,0 +1,48 @@
+//! Results that come late.
+
+use futures::future::join_all;
+use tower::{Layer, ServiceExt};
+use tower_breaker::FallbackState;
+
+use super::fixture::{Models, trip};
+use crate::support::models::{Does, FATAL, advance, turn};
+
+#[tokio::test(start_paused = true)]
+async fn case_29_late_answers() {
+    let models = Models::new();
+    let layer = models.layer();
+    let (service, handle) = (layer.layer(models.primary.clone()), layer.handle());
+
+    models.primary.does(Does::Wait);
+    let old = tokio::spawn(service.clone().oneshot(String::new()));
+    tokio::task::yield_now().await;
+    models.primary.calls();
+    trip(&service, &handle, &models).await;
+    models.a.does(Does::Wait);
+    let late: Vec<_> = (0..5)
+        .map(|_| tokio::spawn(service.clone().oneshot(String::new())))
+        .collect();
+    tokio::task::yield_now().await;
+    advance(60).await;
+    models.primary.does(Does::Answer);
+    assert_eq!(turn(&service).await, Ok("primary"));
+    for _ in 0..5 {
+        models.a.release(Does::Answer);
+    }
+    for turn in join_all(late).await {
+        assert_eq!(turn.unwrap().unwrap().by, "a");
+    }
+    assert_eq!(
+        handle.snapshot().probe_successes,
+        1,
+        "never as the primary's"
+    );
+    assert_eq!(handle.state(), FallbackState::Recovering);
+    assert_eq!(turn(&service).await, Ok("primary"));
+    let recovered = handle.snapshot();
+    assert_eq!(recovered.state, FallbackState::Primary);
+
+    models.primary.release(FATAL);
+    old.await.unwrap().unwrap_err();
+    assert_eq!(handle.snapshot(), recovered);
+}
