@@ -37,7 +37,7 @@
 //!     .backup("claude", service_fn(ask))
 //!     .probation_limit(3)
 //!     .classify(StatusClassifier::models())
-//!     .judge(EndOfBody.inspect(ErrorEvents::new()));
+//!     .judge(EndOfBody.inspect(ErrorEvents::models()));
 //! let model = ServiceBuilder::new().layer(fallback).service(service_fn(ask));
 //! # let _ = (tool, model);
 //! ```

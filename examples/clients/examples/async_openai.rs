@@ -58,7 +58,7 @@ fn guarded(
         .recovery_timeout(COOLDOWN)
         .probation_limit(3)
         .classify(StatusClassifier::models())
-        .judge(EndOfBody.inspect(ErrorEvents::new()))
+        .judge(EndOfBody.inspect(ErrorEvents::models()))
         .refuse_with(|_, refusal: Refusal| Err(OpenAIError::Boxed(refusal.into())));
     let handle = fallback.handle();
     let service = ServiceBuilder::new()
