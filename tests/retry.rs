@@ -1,6 +1,8 @@
-//! `retry::SkipRefusals`: an open circuit stops the retries, and nothing else does.
+//! Feature `retry`: `SkipRefusals` stops retrying at a refusal, and changes nothing else.
 
 #![cfg(feature = "retry")]
+
+mod support;
 
 use std::fmt;
 use std::future::{Future, Ready, ready};
@@ -13,22 +15,12 @@ use tokio::time::{Instant, Sleep, sleep};
 use tower::retry::{Policy, RetryLayer};
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_breaker::retry::SkipRefusals;
-use tower_breaker::{
-    CircuitBreakerHandle, CircuitBreakerLayer, Event, IntoError, Reason, Refusal, State,
-};
+use tower_breaker::{CircuitBreakerLayer, Event, IntoError, Reason, Refusal, State};
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Down;
+use support::site::{Down, trip_by_hand};
+use support::{pass, secs};
 
-impl fmt::Display for Down {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the tool is down")
-    }
-}
-
-impl std::error::Error for Down {}
-
-/// Five attempts in all, a second apart. Counts the results that it was asked about.
+/// Five attempts in all, a second apart. It counts the results that it was asked about.
 #[derive(Clone, Default)]
 struct Five {
     failed: usize,
@@ -51,7 +43,7 @@ impl<Res, E> Policy<&'static str, Res, E> for Five {
     fn retry(&mut self, _: &mut &'static str, result: &mut Result<Res, E>) -> Option<Sleep> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         self.failed += 1;
-        (result.is_err() && self.failed < 5).then(|| sleep(Duration::from_secs(1)))
+        (result.is_err() && self.failed < 5).then(|| sleep(secs(1)))
     }
 
     fn clone_request(&mut self, req: &&'static str) -> Option<&'static str> {
@@ -77,12 +69,6 @@ impl Site {
         } else {
             Err(err)
         })
-    }
-}
-
-fn trip(handle: &CircuitBreakerHandle) {
-    for _ in 0..3 {
-        handle.try_acquire().unwrap().failure();
     }
 }
 
@@ -113,7 +99,7 @@ async fn five_attempts_over_an_open_breaker_are_one_refusal_and_no_inner_call() 
         .layer(RetryLayer::new(SkipRefusals(policy)))
         .layer(layer)
         .service(service_fn(move |_: &'static str| tool.answer(Down)));
-    trip(&handle);
+    trip_by_hand(&handle);
     let start = Instant::now();
     let err = ask(&mut service).await.unwrap_err();
     assert_eq!(reason(&err), Some(Reason::CircuitOpen));
@@ -124,7 +110,7 @@ async fn five_attempts_over_an_open_breaker_are_one_refusal_and_no_inner_call() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_the_wrapper_a_retry_policy_retries_refusals() {
+async fn without_it_the_ladder_is_climbed_over_refusals() {
     let site = Site::default();
     let layer = CircuitBreakerLayer::new();
     let handle = layer.handle();
@@ -135,15 +121,15 @@ async fn without_the_wrapper_a_retry_policy_retries_refusals() {
         .layer(RetryLayer::new(policy))
         .layer(layer)
         .service(service_fn(move |_: &'static str| tool.answer(Down)));
-    trip(&handle);
+    trip_by_hand(&handle);
     let start = Instant::now();
     assert!(ask(&mut service).await.is_err());
     assert_eq!((site.calls(), asked.load(Ordering::SeqCst)), (0, 5));
-    assert!(start.elapsed() >= Duration::from_secs(4));
+    assert!(start.elapsed() >= secs(4));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_trip_between_two_attempts_ends_the_retries_and_a_later_call_probes() {
+async fn a_circuit_that_trips_on_the_ladder_stops_it_and_a_later_one_probes() {
     let site = Site::default();
     let layer = CircuitBreakerLayer::new();
     let handle = layer.handle();
@@ -158,7 +144,7 @@ async fn a_trip_between_two_attempts_ends_the_retries_and_a_later_call_probes() 
     assert_eq!(reason(&err), Some(Reason::CircuitOpen));
     assert_eq!((site.calls(), asked.load(Ordering::SeqCst)), (3, 3));
 
-    tokio::time::advance(Duration::from_secs(30)).await;
+    pass(secs(30)).await;
     site.well.store(true, Ordering::SeqCst);
     assert_eq!(ask(&mut service).await.unwrap(), "well");
     assert_eq!((site.calls(), handle.state()), (4, State::Closed));
@@ -177,10 +163,7 @@ async fn other_errors_are_retried_as_before() {
     let start = Instant::now();
     assert!(ask(&mut service).await.unwrap_err().is::<Down>());
     assert_eq!((site.calls(), asked.load(Ordering::SeqCst)), (5, 5));
-    assert!(
-        start.elapsed() >= Duration::from_secs(4),
-        "the policy's own waits"
-    );
+    assert!(start.elapsed() >= secs(4), "the policy's own waits");
     site.well.store(true, Ordering::SeqCst);
     assert_eq!(ask(&mut service).await.unwrap(), "well");
     assert_eq!(
@@ -223,7 +206,7 @@ async fn a_refusal_that_is_the_error_type_itself_is_recognised() {
     let refusal: Refusal = ask(&mut service).await.unwrap_err();
     assert_eq!(refusal.reason(), Reason::ForcedOpen);
     assert_eq!((site.calls(), asked.load(Ordering::SeqCst)), (0, 0));
-    // A refusal from further inside is a refusal too.
+    // The same for a refusal from further inside.
     handle.reset();
     assert!(ask(&mut service).await.is_err());
     assert_eq!((site.calls(), asked.load(Ordering::SeqCst)), (1, 0));
@@ -257,15 +240,14 @@ impl std::error::Error for Mine {
     }
 }
 
-/// The documented limit: if a typed error hides a refusal in its `source()`, the policy itself
-/// must recognise it.
+/// The documented limit: the policy itself must recognise a typed error that hides a refusal.
 #[tokio::test(start_paused = true)]
 async fn a_typed_error_that_hides_a_refusal_is_not_recognised_until_it_is_boxed() {
     for is_boxed in [false, true] {
         let site = Site::default();
         let layer = CircuitBreakerLayer::new().refuse(IntoError);
         let handle = layer.handle();
-        trip(&handle);
+        trip_by_hand(&handle);
         let policy = Five::new();
         let asked = Arc::clone(&policy.asked);
         let tool = site.clone();
@@ -321,7 +303,7 @@ async fn a_refusal_is_found_anywhere_in_a_boxed_errors_chain_of_sources() {
         .service(service_fn(move |_: &'static str| tool.answer(Down)));
     let err = ask(&mut service).await.unwrap_err();
     assert_eq!(reason(&err), Some(Reason::CircuitOpen));
-    // Wrapped errors of the tool were retried nevertheless.
+    // Wrapped errors of the tool were still retried.
     assert_eq!((site.calls(), asked.load(Ordering::SeqCst)), (3, 3));
     handle.force_open();
     let err = ask(&mut service).await.unwrap_err();
@@ -329,7 +311,7 @@ async fn a_refusal_is_found_anywhere_in_a_boxed_errors_chain_of_sources() {
     assert_eq!(asked.load(Ordering::SeqCst), 3);
 }
 
-/// A policy that turns errors into answers. Its future has no further bounds.
+/// A policy that answers errors itself, and whose future is not `Unpin`, `Send` or `Sync`.
 #[derive(Clone)]
 struct Softens;
 
@@ -355,7 +337,7 @@ impl Policy<&'static str, &'static str, BoxError> for Softens {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_wrapped_policy_decides_everything_but_refusals() {
+async fn what_the_policy_makes_of_requests_and_results_is_kept_but_for_refusals() {
     let site = Site::default();
     let layer = CircuitBreakerLayer::new();
     let handle = layer.handle();

@@ -1,27 +1,32 @@
-//! The traits and sizes of the public types, checked by the compiler. All are `Debug`. They are
-//! `Send`, `Sync`, `Clone` and `Unpin` if their contents are.
+//! Proves what the public types are: `Debug`; `Send`, `Sync`, `Clone` and `Unpin` as what they
+//! wrap; and no larger than their limits.
+
+mod support;
 
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::error::Error;
 use std::fmt::Debug;
-use std::future::{Pending, Ready};
+use std::future::{Pending, Ready, ready};
 use std::marker::{PhantomData, PhantomPinned};
 use std::mem::size_of;
 use std::rc::Rc;
 
-use tower::{BoxError, Layer};
+use tower::{BoxError, Layer, Service, service_fn};
 use tower_breaker::circuit_breaker::future::ResponseFuture;
 use tower_breaker::circuit_breaker::{Borrowed, One, Owned, PerKey, Routed};
 use tower_breaker::{
     AsBoxError, Cancelled, CircuitBreaker, CircuitBreakerHandle, CircuitBreakerLayer,
-    CircuitBreakerSnapshot, ErrorsAsFailures, Event, Failure, FailureKind, FallbackLayer,
-    HealthRouter, IntoError, KeyedCircuitBreakerHandle, Outcome, Permit, Reason, Recorded, Refusal,
-    RefusalsAsFailures, RefuseWith, State, TransitionReason, WhenOpen, Window,
+    CircuitBreakerSnapshot, Digest, ErrorsAsFailures, Event, Failure, FailureKind, FallbackLayer,
+    HealthRouter, IntoError, KeyedCircuitBreakerHandle, KeyedTripwireHandle, Outcome, Permit,
+    Reason, Recorded, Refusal, RefusalsAsFailures, RefuseWith, State, TransitionReason,
+    TripwireHandle, TripwireLayer, WhenOpen, Window,
 };
 
-/// Whether a type implements a trait. If its bound holds, the inherent constant goes before the
-/// constant of the trait.
+use support::model::{Answer, Model, ModelError};
+
+/// Whether a type implements a trait. Where the bound holds, the inherent constant hides the
+/// trait's.
 macro_rules! is {
     ($type:ty: $($trait:tt)+) => {{
         #[allow(dead_code)]
@@ -60,7 +65,7 @@ type ByPair = PerKey<(String, u8), Owned<fn(&String) -> (String, u8)>>;
 type Substituted = PerKey<String, Routed<ByName, fn(&mut String, &str)>>;
 type Future<F, T, E> = ResponseFuture<F, ErrorsAsFailures, AsBoxError, String, Result<T, E>>;
 
-// Parts of a service. Each takes away one of the traits, except `Whole`.
+// What a service may wrap. Each type lacks one trait.
 #[derive(Clone, Debug)]
 struct Whole;
 #[derive(Clone, Debug)]
@@ -73,7 +78,7 @@ struct NoUnpin(#[allow(dead_code)] PhantomPinned);
 struct NoClone;
 
 #[test]
-fn the_check_for_a_trait_can_say_no() {
+fn the_question_itself_can_say_no() {
     assert_eq!(traits!(Whole), ALL);
     assert_eq!(traits!(NoSend), [false, false, true, true]);
     assert_eq!(traits!(NoSync), [true, false, true, true]);
@@ -90,7 +95,7 @@ fn a_service_is_what_it_wraps() {
             assert_eq!(traits!(CircuitBreaker<NoSync, ErrorsAsFailures, AsBoxError, $gate>), traits!(NoSync));
             assert_eq!(traits!(CircuitBreaker<NoUnpin, ErrorsAsFailures, AsBoxError, $gate>), traits!(NoUnpin));
             assert_eq!(traits!(CircuitBreaker<NoClone, ErrorsAsFailures, AsBoxError, $gate>), traits!(NoClone));
-            // The same holds for the classifier and the refusal policy.
+            // The same for its classifier and its refusal policy.
             assert_eq!(traits!(CircuitBreaker<Whole, NoSend, AsBoxError, $gate>), traits!(NoSend));
             assert_eq!(traits!(CircuitBreaker<Whole, ErrorsAsFailures, NoSync, $gate>), traits!(NoSync));
             assert_eq!(traits!(CircuitBreaker<Whole, NoClone, AsBoxError, $gate>), traits!(NoClone));
@@ -111,10 +116,10 @@ fn a_layer_is_what_it_is_configured_with() {
         )+};
     }
     check!(One, Named, ByPair, Substituted);
-    // The same holds for the key function.
+    // The key function adds no other demand.
     assert_eq!(traits!(PerKey<String, Owned<NoClone>>), traits!(NoClone));
     assert_eq!(traits!(PerKey<String, Owned<NoSend>>), traits!(NoSend));
-    // All clones share the keys. If a key is not `Send`, the clones are not either.
+    // A key that is not `Send` is shared by all clones, so neither are they.
     assert_eq!(
         traits!(PerKey<NoSend, Owned<Whole>>),
         [false, false, true, true]
@@ -136,7 +141,7 @@ fn a_future_is_what_it_wraps_and_the_request_adds_nothing() {
         traits!(Future<NoUnpin, (), BoxError>),
         [true, true, false, false]
     );
-    // The future may hold a soft refusal.
+    // A soft refusal waits in it.
     assert_eq!(
         traits!(Future<Whole, NoSend, BoxError>),
         [false, false, true, false]
@@ -148,12 +153,12 @@ fn a_future_is_what_it_wraps_and_the_request_adds_nothing() {
         traits!(Of<String, NoSend, AsBoxError>),
         [false, false, true, false]
     );
-    // Only the inner future is pinned, so the other parts may be `!Unpin`.
+    // A request or policy that is not `Unpin` does not make the future so.
     assert_eq!(traits!(Of<NoUnpin, ErrorsAsFailures, NoUnpin>), BUT_CLONE);
 }
 
 #[test]
-fn handles_permits_and_shared_types_are_send_sync_and_unpin() {
+fn handles_permits_and_words_may_go_anywhere() {
     assert_eq!(traits!(CircuitBreakerHandle), ALL);
     assert_eq!(traits!(KeyedCircuitBreakerHandle<String>), ALL);
     assert_eq!(traits!(KeyedCircuitBreakerHandle<NoClone>), ALL);
@@ -189,7 +194,7 @@ fn handles_permits_and_shared_types_are_send_sync_and_unpin() {
     assert!(is!(BoxError: From<Refusal>));
 }
 
-/// Services and layers hold closures, which are not `Debug`.
+/// Stands for the closures that services and layers hold, which are not `Debug`.
 struct NoDebug;
 
 #[test]
@@ -264,16 +269,8 @@ fn a_service_is_at_most_32_bytes_more_than_what_it_wraps() {
     assert!(size_of::<CircuitBreaker<u8>>() <= 40);
 }
 
-#[test]
-fn a_fallback_is_at_most_64_bytes_more_than_its_primary() {
-    let inner = [0_u64; 5];
-    let layer = FallbackLayer::new("gpt-5").backup("claude", inner);
-    let size = size_of_val(&layer.layer(inner));
-    assert!(size <= size_of_val(&inner) + 64, "{size} bytes");
-}
-
-/// The limit is the larger of inner + 24 bytes and `Result` + 8 bytes, because the future may hold
-/// a soft refusal.
+/// The limit is the larger of inner + 24 bytes and `Result` + 8 bytes: a soft refusal waits in
+/// the future.
 #[test]
 fn a_future_is_at_most_the_larger_of_what_it_wraps_and_a_refusal_and_a_little_more() {
     fn check<F, T, E>(over: &mut Vec<String>) {
@@ -295,7 +292,7 @@ fn a_future_is_at_most_the_larger_of_what_it_wraps_and_a_refusal_and_a_little_mo
         check::<F, [u64; 3], BoxError>(over);
         check::<F, [u64; 16], BoxError>(over);
         check::<F, [u64; 16], String>(over);
-        // Results without a niche, of about the size of the future.
+        // Types without a niche, of every size near that of the future.
         check::<F, [u64; 1], Infallible>(over);
         check::<F, [u64; 2], Infallible>(over);
         check::<F, [u64; 3], Infallible>(over);
@@ -319,35 +316,81 @@ fn a_future_is_at_most_the_larger_of_what_it_wraps_and_a_refusal_and_a_little_mo
     assert!(over.is_empty(), "{over:#?}");
 }
 
-/// The types need no box, and do not name a gate.
+// ===== the fallback =====
+
 #[test]
-fn a_guarded_service_its_layer_and_its_future_can_be_named_and_stored() {
-    use tower::Service;
-    use tower::util::ServiceFn;
-
-    type Answer = std::future::Ready<Result<String, BoxError>>;
-    type Tool = ServiceFn<fn(String) -> Answer>;
-
-    struct Agent {
-        layer: CircuitBreakerLayer,
-        tool: CircuitBreaker<Tool>,
-        handle: CircuitBreakerHandle,
-        asked: Option<Future<Answer, String, BoxError>>,
-    }
-
-    let tool: fn(String) -> Answer = |query| std::future::ready(Ok(query));
-    let layer = CircuitBreakerLayer::default();
-    let mut agent = Agent {
-        tool: layer.layer(tower::service_fn(tool)),
-        handle: layer.handle(),
-        asked: None,
-        layer,
-    };
-    agent.asked = Some(agent.tool.call("q".to_owned()));
-    assert_eq!(agent.handle.state(), State::Closed);
-    agent.tool = agent.layer.layer(tower::service_fn(tool));
-    assert!(agent.asked.is_some());
+fn a_fallback_is_at_most_64_bytes_more_than_its_primary() {
+    let inner = [0_u64; 5];
+    let layer = FallbackLayer::new("gpt-5").backup("claude", inner);
+    let size = size_of_val(&layer.layer(inner));
+    assert!(size <= size_of_val(&inner) + 64, "{size} bytes");
 }
+
+#[test]
+fn a_fallback_and_its_future_are_send_though_its_backups_are_not_sync() {
+    fn is_send<T: Send>(_: &T) {}
+    type Boxed = tower::util::BoxCloneService<String, Answer, ModelError>;
+    let backup: Boxed = Boxed::new(Model::new("a"));
+    let layer = FallbackLayer::new("primary")
+        .backup("a", backup.clone())
+        .backup("b", backup)
+        .same_turn(|req: &String| Some(req.clone()));
+    let mut service = layer.layer(Model::new("primary"));
+    is_send(&layer);
+    is_send(&service);
+    is_send(&service.call(String::new()));
+    assert!(!format!("{service:?} {layer:?} {:?}", layer.handle()).is_empty());
+}
+
+// ===== the tripwire =====
+
+#[test]
+fn a_tripwire_and_its_future_are_not_much_larger_than_what_they_wrap() {
+    type Answer = Result<u8, BoxError>;
+    let inner = service_fn(|req: [u8; 32]| ready(Answer::Ok(req[0])));
+    let mut service = TripwireLayer::new().layer(inner);
+    let future = service.call([1; 32]);
+    let wrapped = size_of::<Ready<Answer>>();
+    assert!(size_of_val(&future) <= (wrapped + 32).max(size_of::<Answer>() + 8));
+    assert!(size_of_val(&service) <= size_of_val(&inner) + 32);
+}
+
+#[test]
+fn tripwires_go_to_other_threads_and_their_handles_can_be_named() {
+    fn crosses_threads<T: Send + Sync + 'static>(_: &T) {}
+    struct Keeps {
+        _run: TripwireHandle<()>,
+        _runs: KeyedTripwireHandle<String, (), ()>,
+    }
+    let layer = TripwireLayer::new().digest(|call: &(&'static str, u64)| Digest::of(call));
+    let mut service = layer.layer(service_fn(|_: (&'static str, u64)| {
+        ready(Ok::<_, BoxError>(()))
+    }));
+    crosses_threads(&layer);
+    crosses_threads(&layer.handle());
+    crosses_threads(&service);
+    crosses_threads(&service.call(("search", 1)));
+    let sessions = layer
+        .clone()
+        .per_session(|call: &(&'static str, u64)| call.0, 10);
+    crosses_threads(&sessions);
+    crosses_threads(&sessions.handle());
+    let keeps = Keeps {
+        _run: layer.handle().without_requests(),
+        _runs: sessions.handle().without_requests(),
+    };
+    crosses_threads(&keeps);
+    for debug in [
+        format!("{layer:?}"),
+        format!("{sessions:?}"),
+        format!("{:?}", layer.handle()),
+        format!("{:?}", sessions.handle()),
+    ] {
+        assert!(debug.contains("Tripwire"), "{debug}");
+    }
+}
+
+// ===== features =====
 
 #[cfg(feature = "http")]
 mod http {
@@ -368,7 +411,7 @@ mod http {
         assert_eq!(traits!(ResponseBody<NoSend>), [false, false, true, false]);
         assert_eq!(traits!(ResponseBody<NoSync>), [true, false, true, false]);
         assert_eq!(traits!(ResponseBody<NoUnpin>), [true, true, false, false]);
-        // The same holds for the inspector, which is never pinned.
+        // The same for its inspector, which is not pinned.
         assert_eq!(
             traits!(ResponseBody<Whole, NoSend>),
             [false, false, true, false]
@@ -387,7 +430,7 @@ mod http {
     }
 
     #[test]
-    fn status_classifiers_have_the_traits_of_their_error_classifier_and_soft_refusals_have_all() {
+    fn what_reads_a_status_and_what_refuses_with_one_is_plain_and_takes_after_who_judges_errors() {
         assert_eq!(traits!(SoftRefusal), ALL);
         assert_eq!(traits!(StatusClassifier), ALL);
         assert_eq!(traits!(StatusClassifier<NoSend>), traits!(NoSend));
@@ -398,7 +441,7 @@ mod http {
     }
 
     #[test]
-    fn a_judge_without_state_takes_no_room_and_a_guarded_body_72_bytes() {
+    fn a_judge_that_knows_nothing_takes_no_room_and_a_body_72_bytes() {
         assert_eq!(
             size_of::<Judged<u8, EndOfBody>>(),
             size_of::<CircuitBreaker<u8>>()
@@ -415,7 +458,7 @@ mod http {
         ] {
             assert!(wrapped <= inner + 72, "{wrapped} bytes");
         }
-        // The inspector adds its own size.
+        // An inspector adds its size.
         let inspected = size_of::<ResponseBody<Full<Bytes>, ErrorEvents>>();
         assert!(
             inspected <= size_of::<Full<Bytes>>() + 168,
@@ -431,7 +474,7 @@ mod grpc {
     use super::*;
 
     #[test]
-    fn code_classifiers_have_the_traits_of_their_error_classifier_and_soft_refusals_have_all() {
+    fn what_reads_a_code_and_what_refuses_with_one_is_plain_and_takes_after_who_judges_errors() {
         for simple in [traits!(Code), traits!(SoftRefusal), traits!(Codes)] {
             assert_eq!(simple, ALL);
         }

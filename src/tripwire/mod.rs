@@ -3,8 +3,8 @@
 //! A [`TripwireLayer`] is a fence around one run of an agent, or around each of many
 //! ([`per_session`](TripwireLayer::per_session)). It counts the calls that go through it, whatever
 //! tools they are for: give all tools of an agent services of one layer. A call that it refuses
-//! never reaches the tool. The refusal names the tool, the rule and the count, and tells the model
-//! what to do instead.
+//! never reaches the tool. The refusal names the layer or the tool, the rule and the count, and
+//! says what to do instead.
 //!
 //! ```text
 //!                  identical_limit-th identical call in a row
@@ -87,7 +87,7 @@
 //!
 //! # Polling
 //!
-//! A tool that is polled repeats itself honestly. [`Limit::exempt`] leaves its turns as the only
+//! A tool that is polled gets the same call again and again. [`Limit::exempt`] leaves its turns as the only
 //! bound, [`Limit::identical`] gives it more patience, and
 //! [`same_result`](TripwireLayer::same_result) counts a repeat only if its answer was the same.
 //!

@@ -1,4 +1,4 @@
-//! How long a circuit stays open: hints, growth, jitter.
+//! Proves how long a circuit stays open: hints, growth and jitter.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 use tower::Layer;
 use tower_breaker::{CircuitBreakerHandle, CircuitBreakerLayer, Failure, FailureKind, State};
 
-use crate::support::{
-    Ask, NS, Tool, ask, busy_for, by_status, hold, ok, pass, refused, secs, status, trip,
-};
+use crate::fail;
+use crate::support::tool::{Ask, Tool, ask, busy_for, by_status, hold, ok, status, trip};
+use crate::support::{NS, pass, refused, secs};
 
 const MINUTES: u64 = 60;
 
-/// Hints, and how long a failure with that hint keeps a circuit open. The cooldown is 30 s, and
-/// the cap is 5 minutes.
+/// Hints, and how long a failure with each keeps a circuit open. Its cooldown is 30 s, the cap 5
+/// minutes.
 const HINTS: [(Duration, Duration); 12] = [
     (Duration::ZERO, secs(30)),
     (NS, secs(30)),
@@ -29,7 +29,7 @@ const HINTS: [(Duration, Duration); 12] = [
     (Duration::MAX, secs(5 * MINUTES)),
 ];
 
-/// Asserts that the circuit refuses calls for exactly `wait` from now.
+/// Checks that the circuit refuses until exactly `wait` from now.
 async fn is_open_for(handle: &CircuitBreakerHandle, wait: Duration) {
     assert_eq!(handle.snapshot().time_left, Some(wait));
     pass(wait - NS).await;
@@ -56,7 +56,7 @@ async fn a_hint_lengthens_the_cooldown_up_to_the_cap_and_never_shortens_it() {
         assert_eq!(refusal.last_failure(), Some(FailureKind::RateLimited));
         is_open_for(&handle, wait).await;
 
-        // The failure of a probe has the same effect.
+        // The same for a probe's failure.
         ask(&mut service, Ask::answer(busy_for(hint)))
             .await
             .unwrap_err();
@@ -65,13 +65,13 @@ async fn a_hint_lengthens_the_cooldown_up_to_the_cap_and_never_shortens_it() {
         assert_eq!(refusal.retry_after(), Some(wait));
         is_open_for(&handle, wait).await;
 
-        // The next trip knows nothing of the hint.
+        // The hint is forgotten after that.
         ask(&mut service, Ask::fail()).await.unwrap_err();
         is_open_for(&handle, secs(30)).await;
     }
 }
 
-/// Case 9, for every kind of failure that can carry a hint.
+/// Case 9.
 #[tokio::test(start_paused = true)]
 async fn a_hint_counts_whatever_the_kind_of_failure() {
     for failure in [
@@ -88,7 +88,7 @@ async fn a_hint_counts_whatever_the_kind_of_failure() {
     }
 }
 
-/// Case 9: the later deadline wins, whichever came first.
+/// Case 9: the later deadline wins, whichever hint came first.
 #[tokio::test(start_paused = true)]
 async fn a_late_hint_wins_when_its_deadline_is_later() {
     for after in [0, 1, 29] {
@@ -108,7 +108,7 @@ async fn a_late_hint_wins_when_its_deadline_is_later() {
             is_open_for(&handle, wait).await;
         }
     }
-    // A late failure without a hint does not shorten the wait of an earlier hint.
+    // A late failure without a hint does not shorten an earlier hint.
     let layer = CircuitBreakerLayer::new().classify(by_status);
     let handle = layer.handle();
     let mut service = layer.layer(Tool::new());
@@ -124,8 +124,7 @@ async fn a_late_hint_wins_when_its_deadline_is_later() {
     is_open_for(&handle, secs(50)).await;
 }
 
-/// Case 9: a hint of the first failure of a streak counts from that failure. A success ends the
-/// streak and the hint.
+/// Case 9: the hint counts from when it came. A success ends the streak and the hint.
 #[tokio::test(start_paused = true)]
 async fn a_hint_heard_earlier_in_the_streak_is_not_forgotten_at_the_trip() {
     for (interrupted, left) in [(false, 80), (true, 30)] {
@@ -151,12 +150,12 @@ async fn a_hint_heard_earlier_in_the_streak_is_not_forgotten_at_the_trip() {
 
 /// Case 9.
 #[tokio::test(start_paused = true)]
-async fn the_cap_is_a_setting_of_the_layer() {
+async fn the_layer_sets_the_cap_on_hints() {
     for (cap, wait) in [
         (Duration::ZERO, Some(secs(30))),
         (secs(10), Some(secs(30))),
         (secs(31), Some(secs(31))),
-        // No cap, up to the 584 years that a timestamp can hold.
+        // Without end: longer than the 584 years that the clock can count.
         (Duration::MAX, None),
     ] {
         let handle = CircuitBreakerLayer::new().retry_after_cap(cap).handle();
@@ -167,6 +166,8 @@ async fn the_cap_is_a_setting_of_the_layer() {
         assert_eq!(handle.try_acquire().unwrap_err().retry_after(), wait);
     }
 }
+
+// ===== growth =====
 
 /// Case 15.
 #[tokio::test(start_paused = true)]
@@ -181,7 +182,7 @@ async fn the_cooldown_grows_with_each_failed_probe_up_to_its_cap() {
         for wait in [1, 2, 4, 8, 16, 32, 60, 60, 60, 60, 60] {
             is_open_for(&handle, secs(wait)).await;
             match life {
-                // A probe that vanishes lengthens the cooldown like one that fails.
+                // A hung probe grows the cooldown as a failed one does.
                 2 => {
                     let _hung = hold(&mut service, "").await;
                     pass(secs(30)).await;
@@ -197,9 +198,9 @@ async fn the_cooldown_grows_with_each_failed_probe_up_to_its_cap() {
     }
 }
 
-/// Case 15: a late failure restarts the running cooldown, and lengthens no later one.
+/// Case 15.
 #[tokio::test(start_paused = true)]
-async fn a_late_failure_grows_no_cooldown() {
+async fn a_late_failure_restarts_the_cooldown_but_does_not_grow_it() {
     let layer = CircuitBreakerLayer::new().backoff(3, secs(1_000));
     let handle = layer.handle();
     let mut service = layer.layer(Tool::new());
@@ -215,10 +216,11 @@ async fn a_late_failure_grows_no_cooldown() {
     is_open_for(&handle, secs(270)).await;
 }
 
+// ===== jitter =====
+
 /// Case 15.
 #[tokio::test(start_paused = true)]
 async fn keys_that_trip_together_probe_at_different_times() {
-    // The jitter adds at most 15 % of 30 s.
     let cooldowns = |seed: u64| -> Vec<Duration> {
         let handle = CircuitBreakerLayer::new()
             .failure_threshold(1)
@@ -239,8 +241,8 @@ async fn keys_that_trip_together_probe_at_different_times() {
     assert!(drawn.iter().all(|time| (shortest..=longest).contains(time)));
     let (least, most) = (drawn.iter().min().unwrap(), drawn.iter().max().unwrap());
     assert!(*most - *least >= (longest - shortest).mul_f64(0.8));
-    // The times do not cluster: of a hundred equal parts of the range, none has many more than its
-    // share.
+    // The times are spread evenly: of a hundred equal parts of the range, none is much fuller
+    // than its share.
     let mut parts = [0; 100];
     for time in &drawn {
         let part = (*time - shortest).as_secs_f64() / (longest - shortest).as_secs_f64();
@@ -255,8 +257,8 @@ async fn keys_that_trip_together_probe_at_different_times() {
     assert_ne!(cooldowns(2), drawn);
 }
 
-/// Case 15: each trip draws a new jitter. The oracle knows it before the end of the lease is
-/// noticed. The cooldown is never shorter than a hint.
+/// Case 15: jitter is drawn anew at each trip, also before anybody notices the lease's end, and
+/// never shortens a hint.
 #[tokio::test(start_paused = true)]
 async fn jitter_only_lengthens_and_is_drawn_at_each_trip() {
     let layer = CircuitBreakerLayer::new()
@@ -297,22 +299,12 @@ async fn jitter_only_lengthens_and_is_drawn_at_each_trip() {
     ask(&mut service, Ask::answer(ok())).await.unwrap();
 }
 
-fn fail_times(handle: &CircuitBreakerHandle, times: u32) {
-    for _ in 0..times {
-        handle.try_acquire().unwrap().failure();
-    }
-}
-
-fn fail_once(handle: &CircuitBreakerHandle) {
-    handle.try_acquire().unwrap().failure();
-}
-
 #[tokio::test(start_paused = true)]
-async fn one_circuits_cooldowns_are_those_of_its_seed() {
+async fn the_same_seed_gives_the_same_cooldowns() {
     let cooldowns = |seed| {
         let handle = CircuitBreakerLayer::new()
             .failure_threshold(1)
-            .recovery_duration(Duration::from_secs(1))
+            .recovery_duration(secs(1))
             .backoff(1.5, secs(1_000))
             .jitter(1)
             .jitter_seed(seed)
@@ -320,7 +312,7 @@ async fn one_circuits_cooldowns_are_those_of_its_seed() {
         async move {
             let mut drawn = Vec::new();
             for grown in [1.0, 1.5, 2.25, 3.375] {
-                fail_times(&handle, 1);
+                fail(&handle, 1);
                 let wait = handle.snapshot().time_left.unwrap();
                 let range = Duration::from_secs_f64(grown)..=Duration::from_secs_f64(2.0 * grown);
                 assert!(range.contains(&wait), "{wait:?} is in {range:?}");
@@ -335,15 +327,12 @@ async fn one_circuits_cooldowns_are_those_of_its_seed() {
     assert_ne!(cooldowns(2).await, drawn);
 }
 
-/// Clones that are configured further have circuits of their own. Their jitter differs unless a
-/// seed was set.
+/// Setters make other circuits. Their jitter differs unless a seed is set.
 #[tokio::test(start_paused = true)]
-async fn layers_cloned_and_configured_further_have_different_jitter() {
+async fn circuits_made_from_one_layer_draw_different_jitter() {
     let wait = |layer: CircuitBreakerLayer| {
         let handle = layer.handle();
-        for _ in 0..3 {
-            fail_once(&handle);
-        }
+        fail(&handle, 3);
         handle.snapshot().time_left
     };
     let base = CircuitBreakerLayer::new().jitter(1);

@@ -1,21 +1,21 @@
-//! The results that count towards a trip: streaks, classifiers, rates, slow calls.
+//! Proves what counts towards a trip: streaks, classifiers, rates and slow calls.
 
 use std::time::Duration;
 
-use tower::{Layer, ServiceBuilder, ServiceExt};
+use tower::{BoxError, Layer, ServiceExt};
 use tower_breaker::{
-    BoxError, Cancelled, CircuitBreakerHandle, CircuitBreakerLayer, Classify, ErrorsAsFailures,
-    Failure, FailureKind, Outcome, Reason, State, Window,
+    CircuitBreakerLayer, Classify, ErrorsAsFailures, Failure, FailureKind, Outcome, Reason, State,
+    Window,
 };
 
-use crate::support::{
-    Answer, Ask, Fault, NS, Recorder, Reply, Tool, ask, by_status, pass, refused, secs, status,
-    trip,
-};
+use crate::fail;
+use crate::support::events::Recorder;
+use crate::support::tool::{Answer, Ask, Fault, Reply, Tool, ask, by_status, status, trip};
+use crate::support::{NS, pass, refused, secs};
 
 /// Case 14.
 #[tokio::test(start_paused = true)]
-async fn a_success_ends_the_streak() {
+async fn consecutive_means_consecutive() {
     for threshold in [2, 3, 5] {
         let layer = CircuitBreakerLayer::new().failure_threshold(threshold);
         let handle = layer.handle();
@@ -71,7 +71,35 @@ async fn the_threshold_is_exact() {
     }
 }
 
-#[allow(clippy::unnecessary_wraps)] // The type of an answer.
+/// Case 6.
+#[tokio::test(start_paused = true)]
+async fn neutral_results_neither_raise_nor_reset_a_streak() {
+    for threshold in [2, 3, 10] {
+        for neutrals in [1, 5, 100] {
+            let layer = CircuitBreakerLayer::new()
+                .failure_threshold(threshold)
+                .classify(by_status);
+            let handle = layer.handle();
+            let mut service = layer.layer(Tool::new());
+            for failures in 1..threshold {
+                ask(&mut service, Ask::fail()).await.unwrap_err();
+                for _ in 0..neutrals {
+                    ask(&mut service, Ask::neutral()).await.unwrap_err();
+                }
+                assert_eq!(
+                    (handle.state(), handle.snapshot().streak),
+                    (State::Closed, failures)
+                );
+            }
+            ask(&mut service, Ask::fail()).await.unwrap_err();
+            assert_eq!(handle.state(), State::Open);
+        }
+    }
+}
+
+// ===== classifiers =====
+
+#[allow(clippy::unnecessary_wraps)] // It is an answer.
 fn flagged() -> Answer {
     Ok(Reply {
         by: String::new(),
@@ -121,7 +149,7 @@ async fn an_error_inside_a_success_counts_where_the_classifier_says_so() {
     );
 }
 
-/// Case 18: a classifier may be a type that implements the trait. It sees errors too.
+/// Case 18: the classifier may be a type, and sees errors too.
 #[tokio::test(start_paused = true)]
 async fn a_classifier_may_call_an_error_a_success() {
     #[derive(Clone)]
@@ -142,7 +170,7 @@ async fn a_classifier_may_call_an_error_a_success() {
 
 /// Case 19.
 #[tokio::test(start_paused = true)]
-async fn the_callers_own_mistakes_trip_nothing() {
+async fn the_callers_own_mistakes_do_not_trip_the_circuit() {
     let layer = CircuitBreakerLayer::new().classify(by_status);
     let handle = layer.handle();
     let mut service = layer.layer(Tool::new());
@@ -164,7 +192,6 @@ async fn the_callers_own_mistakes_trip_nothing() {
     assert_eq!(handle.state(), State::Open);
 }
 
-/// A fatal failure trips at once, whatever the threshold.
 #[tokio::test(start_paused = true)]
 async fn a_fatal_failure_trips_at_once() {
     let told = Recorder::new();
@@ -181,55 +208,11 @@ async fn a_fatal_failure_trips_at_once() {
     assert_eq!(told.take()[0], "closed -> open (fatal_failure) #1");
 }
 
-/// Case 22.
-#[tokio::test(start_paused = true)]
-async fn calls_that_a_timeout_outside_drops_count_if_they_ran_long_enough() {
-    for (timeout, least, state) in [
-        (10, 5, State::Open),
-        (5, 5, State::Open),
-        (1, 5, State::Closed),
-        (4, 5, State::Closed),
-    ] {
-        let tool = Tool::new();
-        let layer = CircuitBreakerLayer::new().on_cancel(Cancelled::FailureAfter(secs(least)));
-        let handle = layer.handle();
-        let mut service = ServiceBuilder::new()
-            .timeout(secs(timeout))
-            .layer(layer)
-            .service(tool.clone());
-        for _ in 0..3 {
-            let err = ask(&mut service, Ask::slow(secs(60))).await.unwrap_err();
-            assert!(err.is::<tower::timeout::error::Elapsed>());
-        }
-        assert_eq!(handle.state(), state, "dropped at {timeout} s");
-        assert_eq!(tool.running(), 0);
-        assert_eq!(
-            ask(&mut service, Ask::ok()).await.is_err(),
-            state == State::Open
-        );
-    }
-}
-
-/// Case 22: inside, an elapsed timeout is an error like any other.
-#[tokio::test(start_paused = true)]
-async fn a_timeout_inside_is_a_failure() {
-    let layer = CircuitBreakerLayer::new();
-    let handle = layer.handle();
-    let mut service = ServiceBuilder::new()
-        .layer(layer)
-        .timeout(secs(1))
-        .service(Tool::new());
-    for _ in 0..3 {
-        ask(&mut service, Ask::slow(secs(60))).await.unwrap_err();
-    }
-    assert_eq!(handle.state(), State::Open);
-}
-
 // ===== failure rate =====
 
-/// Every other call fails, so the rate is one half, and there is no streak.
+/// Every other call fails: half of all calls, and never two in a row.
 #[tokio::test(start_paused = true)]
-async fn a_failure_rate_trips_where_no_streak_does() {
+async fn a_failure_rate_trips_without_a_streak() {
     for (fraction, minimum, calls) in [
         (0.5, 10, 10),
         (0.5, 4, 4),
@@ -260,8 +243,31 @@ async fn a_failure_rate_trips_where_no_streak_does() {
     }
 }
 
+/// Counts are exact, also for fractions that no float holds exactly: 7 % of 100 calls is 7
+/// failures.
+#[test]
+fn a_failure_rate_is_met_by_exactly_its_share_of_the_calls() {
+    for calls in [1, 3, 7, 20, 25, 50, 100, 365] {
+        for failures in 1..=calls {
+            let fraction = f64::from(failures) / f64::from(calls);
+            let handle = CircuitBreakerLayer::new()
+                .failure_threshold(u32::MAX)
+                .failure_rate(fraction, Window::Calls(calls))
+                .minimum_calls(calls)
+                .handle();
+            for _ in failures..calls {
+                handle.try_acquire().unwrap().success();
+            }
+            fail(&handle, failures - 1);
+            assert_eq!(handle.state(), State::Closed, "{failures} of {calls}");
+            fail(&handle, 1);
+            assert_eq!(handle.state(), State::Open, "{failures} of {calls}");
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
-async fn a_window_of_calls_holds_the_last_ones_only() {
+async fn a_window_of_calls_holds_only_the_last_calls() {
     let layer = CircuitBreakerLayer::new()
         .failure_threshold(100)
         .failure_rate(0.5, Window::Calls(20))
@@ -271,7 +277,7 @@ async fn a_window_of_calls_holds_the_last_ones_only() {
     for _ in 0..1_000 {
         ask(&mut service, Ask::ok()).await.unwrap();
     }
-    // The tenth failure makes ten of the last twenty calls.
+    // Ten of the last twenty.
     for failed in 1..=10 {
         assert_eq!(handle.state(), State::Closed, "{failed}");
         ask(&mut service, Ask::fail()).await.unwrap_err();
@@ -290,8 +296,8 @@ async fn a_window_of_time_slides() {
     for _ in 0..3 {
         ask(&mut service, Ask::fail()).await.unwrap_err();
     }
-    // The window forgets them after a minute. The next three calls are too few, and the fourth
-    // completes the minimum.
+    // The window forgets them after a minute. The next three calls are not yet enough, the fourth
+    // is.
     pass(secs(60)).await;
     for _ in 0..3 {
         assert_eq!(handle.state(), State::Closed);
@@ -308,7 +314,7 @@ async fn a_window_of_time_slides() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn neutral_results_are_not_in_the_window_and_a_recovery_empties_it() {
+async fn the_window_holds_no_neutral_results_and_a_recovery_empties_it() {
     let layer = CircuitBreakerLayer::new()
         .failure_threshold(100)
         .failure_rate(0.5, Window::Calls(10))
@@ -330,9 +336,9 @@ async fn neutral_results_are_not_in_the_window_and_a_recovery_empties_it() {
     }
 }
 
-/// Either rule trips the circuit.
+/// Either rule trips.
 #[tokio::test(start_paused = true)]
-async fn the_streak_counts_beside_the_rate() {
+async fn a_streak_trips_also_where_a_rate_is_set() {
     let layer = CircuitBreakerLayer::new().failure_rate(1.0, Window::Calls(100));
     let handle = layer.handle();
     let mut service = layer.layer(Tool::new());
@@ -359,7 +365,7 @@ async fn a_success_that_took_too_long_is_a_failure() {
         let mut service = layer.layer(Tool::new());
         ask(&mut service, Ask::slow(took)).await.unwrap();
         assert_eq!(handle.snapshot().streak, streak, "{took:?}");
-        // A permit taken by hand meets the limit to the nanosecond.
+        // By hand the edge is exact.
         handle.reset();
         let permit = handle.try_acquire().unwrap();
         pass(secs(2) - NS).await;
@@ -370,7 +376,7 @@ async fn a_success_that_took_too_long_is_a_failure() {
         permit.success();
         assert_eq!(handle.snapshot().streak, 1);
         assert_eq!(handle.snapshot().last_failure, Some(FailureKind::Transient));
-        // Only a success can become a slow call. Other outcomes stay as they are.
+        // A result that is no success keeps its meaning, however long it took.
         let permit = handle.try_acquire().unwrap();
         pass(secs(60)).await;
         permit.record(Outcome::Neutral);
@@ -383,6 +389,22 @@ async fn a_success_that_took_too_long_is_a_failure() {
             Some(FailureKind::RateLimited)
         );
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_success_counts_in_the_window_too() {
+    let told = Recorder::new();
+    let layer = CircuitBreakerLayer::new()
+        .failure_threshold(100)
+        .slow_call(secs(2))
+        .failure_rate(0.5, Window::Calls(4))
+        .observe(told.clone());
+    let mut service = layer.layer(Tool::new());
+    for took in [1, 2, 1, 2] {
+        assert_eq!(layer.handle().state(), State::Closed);
+        ask(&mut service, Ask::slow(secs(took))).await.unwrap();
+    }
+    assert_eq!(told.take(), ["closed -> open (failure_rate) #1"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -405,80 +427,4 @@ async fn a_slow_probe_opens_again() {
     service.ready().await.unwrap();
     ask(&mut service, Ask::slow(secs(1))).await.unwrap();
     assert_eq!(handle.state(), State::Closed);
-}
-
-fn fail_times(handle: &CircuitBreakerHandle, times: u32) {
-    for _ in 0..times {
-        handle.try_acquire().unwrap().failure();
-    }
-}
-
-fn fail_once(handle: &CircuitBreakerHandle) {
-    handle.try_acquire().unwrap().failure();
-}
-
-fn succeed_once(handle: &CircuitBreakerHandle) {
-    handle.try_acquire().unwrap().success();
-}
-
-/// Counts are exact: the circuit trips at the failure that reaches the fraction, even if a float
-/// cannot hold the fraction.
-#[test]
-fn a_failure_rate_is_reached_at_its_exact_count_in_any_window() {
-    for calls in [1, 3, 7, 20, 50, 100, 365] {
-        for failures in 1..=calls {
-            let fraction = f64::from(failures) / f64::from(calls);
-            let handle = CircuitBreakerLayer::new()
-                .failure_threshold(u32::MAX)
-                .failure_rate(fraction, Window::Calls(calls))
-                .minimum_calls(calls)
-                .handle();
-            for _ in failures..calls {
-                handle.try_acquire().unwrap().success();
-            }
-            fail_times(&handle, failures - 1);
-            assert_eq!(handle.state(), State::Closed, "{failures} of {calls}");
-            fail_times(&handle, 1);
-            assert_eq!(handle.state(), State::Open, "{failures} of {calls}");
-        }
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_slow_success_counts_in_the_window_too() {
-    let told = Recorder::new();
-    let layer = CircuitBreakerLayer::new()
-        .failure_threshold(100)
-        .slow_call(secs(2))
-        .failure_rate(0.5, Window::Calls(4))
-        .observe(told.clone());
-    let mut service = layer.layer(Tool::new());
-    for took in [1, 2, 1, 2] {
-        assert_eq!(layer.handle().state(), State::Closed);
-        ask(&mut service, Ask::slow(secs(took))).await.unwrap();
-    }
-    assert_eq!(told.take(), ["closed -> open (failure_rate) #1"]);
-}
-
-/// No float holds this fraction exactly, and the count is right all the same: 7 % of 100 calls are
-/// 7 failures, though 0.07 × 100 is more than 7.
-#[test]
-fn a_failure_rate_is_reached_by_exactly_its_fraction_of_the_calls() {
-    for (percent, calls) in [(7, 100), (14, 50), (28, 25), (55, 100), (56, 100)] {
-        let failures = percent * calls / 100;
-        let handle = CircuitBreakerLayer::new()
-            .failure_threshold(u32::MAX)
-            .failure_rate(f64::from(percent) / 100.0, Window::Calls(calls))
-            .minimum_calls(calls)
-            .handle();
-        for _ in 0..calls - failures {
-            succeed_once(&handle);
-        }
-        for _ in 0..failures - 1 {
-            fail_once(&handle);
-        }
-        assert_eq!(handle.state(), State::Closed, "{percent} % of {calls}");
-        fail_once(&handle);
-        assert_eq!(handle.state(), State::Open, "{percent} % of {calls}");
-    }
 }

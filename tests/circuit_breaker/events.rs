@@ -1,52 +1,22 @@
-//! The events of a circuit breaker, complete and in order.
+//! Proves what observers are told, in full and in order.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tower::{Layer, Service, ServiceExt};
+use tower::{BoxError, Layer};
 use tower_breaker::{
-    BoxError, Cancelled, CircuitBreakerHandle, CircuitBreakerLayer, Event, HealthRouter,
-    KeyedCircuitBreakerHandle, Observe, Refusal, State,
+    Cancelled, CircuitBreakerHandle, CircuitBreakerLayer, Event, KeyedCircuitBreakerHandle,
+    Observe, State,
 };
 
-use crate::support::{
-    Answer, Ask, Recorder, Reply, Tool, ask, by_status, hold, ok, on_threads, pass, refused, secs,
-    status, trip, trip_key,
-};
+use crate::support::events::Recorder;
+use crate::support::tool::{Ask, Tool, ask, by_status, hold, ok, status, trip, trip_key};
+use crate::support::{on_threads, pass, refused, secs};
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_call_notices_that_the_lease_is_over_and_asking_does_not() {
-    let recorder = Recorder::new();
-    let layer = CircuitBreakerLayer::new().observe(recorder.clone());
-    let handle = layer.handle();
-    let mut service = layer.layer(Tool::new());
-    trip(&mut service).await;
-    pass(secs(30)).await;
-    let hung = hold(&mut service, "").await;
-    recorder.take();
-
-    pass(secs(40)).await;
-    assert!(!handle.would_allow());
-    assert_eq!(handle.state(), State::Open);
-    assert_eq!(recorder.take(), [""; 0]);
-    refused(ask(&mut service, Ask::ok()).await);
-    refused(ask(&mut service, Ask::ok()).await);
-    assert_eq!(
-        recorder.take(),
-        [
-            "lease expired #2",
-            "half_open -> open (lease_expired) #3",
-            "refused circuit_open for 20s",
-            "refused circuit_open for 20s",
-        ]
-    );
-    drop(hung);
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_events_of_an_outage_come_in_order() {
+async fn the_history_of_an_outage_is_told_in_order() {
     let recorder = Recorder::new();
     let layer = CircuitBreakerLayer::new()
         .name("search")
@@ -151,57 +121,48 @@ async fn the_events_of_an_outage_come_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_layer_that_only_observes_reports_what_it_would_have_done() {
-    let told = Recorder::new();
-    let tool = Tool::new();
-    let layer = CircuitBreakerLayer::new()
-        .observe_only()
-        .observe(told.clone());
+async fn a_refused_call_notices_that_the_lease_is_over_and_asking_does_not() {
+    let recorder = Recorder::new();
+    let layer = CircuitBreakerLayer::new().observe(recorder.clone());
     let handle = layer.handle();
-    let mut service = layer.layer(tool.clone());
+    let mut service = layer.layer(Tool::new());
     trip(&mut service).await;
-    pass(secs(10)).await;
-    ask(&mut service, Ask::fail()).await.unwrap_err();
-    ask(&mut service, Ask::ok()).await.unwrap();
-    assert!(handle.would_allow());
-    pass(secs(20)).await;
-    let (probe, held) = hold(&mut service, "").await;
-    ask(&mut service, Ask::fail()).await.unwrap_err();
-    held.send(ok()).unwrap();
-    probe.await.unwrap();
-    handle.force_open();
-    ask(&mut service, Ask::ok()).await.unwrap();
-    assert_eq!(tool.calls(), 8);
+    pass(secs(30)).await;
+    let hung = hold(&mut service, "").await;
+    recorder.take();
+
+    pass(secs(40)).await;
+    assert!(!handle.would_allow());
+    assert_eq!(handle.state(), State::Open);
+    assert_eq!(recorder.take(), [""; 0]);
+    refused(ask(&mut service, Ask::ok()).await);
+    refused(ask(&mut service, Ask::ok()).await);
     assert_eq!(
-        told.take(),
+        recorder.take(),
         [
-            "closed -> open (failure_threshold) #1",
-            "observed circuit_open for 20s",
-            "observed circuit_open for 20s",
-            "open -> half_open (cooldown_over) #2",
-            "probe for 30s #2",
-            "observed probe_in_flight for 30s",
-            "half_open -> closed (probe_succeeded) #3",
-            "closed -> open (forced_open) #4",
-            "observed forced_open",
+            "lease expired #2",
+            "half_open -> open (lease_expired) #3",
+            "refused circuit_open for 20s",
+            "refused circuit_open for 20s",
         ]
     );
+    drop(hung);
 }
 
 #[tokio::test(start_paused = true)]
-async fn evictions_of_unclean_circuits_and_unguarded_calls_are_reported() {
+async fn evictions_of_unclean_circuits_and_unguarded_calls_are_told() {
     let told = Recorder::new();
     let layer = CircuitBreakerLayer::new()
         .name("tools")
         .observe(told.clone())
         .per_key(|ask: &Ask| ask.name.as_str(), 2);
     let mut service = layer.layer(Tool::new());
-    // The eviction of a clean circuit is not reported.
+    // Clean circuits are evicted without an event.
     for name in ["a", "b", "c", "d"] {
         ask(&mut service, Ask::ok().of(name)).await.unwrap();
     }
     assert_eq!(told.take(), [""; 0]);
-    // The eviction of a circuit with a streak is reported. Then two open circuits leave no room.
+    // The eviction of a circuit with a streak is told. Then two open circuits leave no room.
     ask(&mut service, Ask::fail().of("d")).await.unwrap_err();
     trip_key(&mut service, "e").await;
     trip_key(&mut service, "f").await;
@@ -220,8 +181,10 @@ async fn evictions_of_unclean_circuits_and_unguarded_calls_are_reported() {
     );
 }
 
+// ===== listeners that call back =====
+
 #[tokio::test(start_paused = true)]
-async fn a_listener_may_call_back_into_the_breaker() {
+async fn a_listener_may_call_the_breaker() {
     let told = Recorder::new();
     let own: Arc<OnceLock<CircuitBreakerHandle>> = Arc::default();
     let seen: Arc<Mutex<Vec<State>>> = Arc::default();
@@ -254,170 +217,25 @@ async fn a_listener_may_call_back_into_the_breaker() {
     );
 }
 
-/// Checks that transitions come in order and one at a time, and that only those are missing which
-/// an event reports as missed.
-#[derive(Clone, Default)]
-struct InOrder(Arc<Seen>);
-
-#[derive(Default)]
-struct Seen {
-    busy: AtomicBool,
-    missed: AtomicBool,
-    last: AtomicU64,
-    wrong: AtomicU64,
-}
-
-impl Observe for InOrder {
-    fn observe(&self, event: &Event<'_>) {
-        let seen = &*self.0;
-        let generation = match *event {
-            Event::Transition { generation, .. } => Some(u64::from(generation)),
-            Event::Missed { .. } => None,
-            _ => return,
-        };
-        let mut right = !seen.busy.swap(true, Ordering::SeqCst);
-        if let Some(generation) = generation {
-            let last = seen.last.swap(generation, Ordering::SeqCst);
-            right &= if seen.missed.swap(false, Ordering::SeqCst) {
-                generation > last
-            } else {
-                generation == last + 1
-            };
-        } else {
-            seen.missed.store(true, Ordering::SeqCst);
-        }
-        if !right {
-            seen.wrong.fetch_add(1, Ordering::Relaxed);
-        }
-        std::thread::yield_now();
-        seen.busy.store(false, Ordering::SeqCst);
-    }
-}
-
-#[test]
-fn transitions_come_in_order_and_one_at_a_time_from_many_threads() {
-    let in_order = InOrder::default();
-    let (observer, seen) = (in_order.clone(), in_order.0);
-    on_threads(async {
-        let layer = CircuitBreakerLayer::new()
-            .failure_threshold(1)
-            .recovery_duration(Duration::ZERO)
-            .observe(observer);
-        let mut tasks = JoinSet::new();
-        for task in 0..64 {
-            let (handle, seen) = (layer.handle(), Arc::clone(&seen));
-            tasks.spawn(async move {
-                // The task goes on until there were enough events. If the system suspends the
-                // thread that holds the probe, all others are refused meanwhile.
-                for round in 0.. {
-                    if round >= 200 && seen.last.load(Ordering::Relaxed) > 100 {
-                        return;
-                    }
-                    if let Ok(permit) = handle.try_acquire() {
-                        if (task + round) % 3 == 0 {
-                            permit.failure();
-                        } else {
-                            permit.success();
-                        }
-                    }
-                    if round % 16 == 0 {
-                        tokio::task::yield_now().await;
-                    }
-                }
-            });
-        }
-        while let Some(done) = tasks.join_next().await {
-            done.unwrap();
-        }
-        assert_eq!(seen.wrong.load(Ordering::Relaxed), 0);
-    });
-}
-
-// ===== code of the user's =====
-
 type Keyed = KeyedCircuitBreakerHandle<String>;
 
-/// User code may call back into the breaker, because no lock is held meanwhile.
+/// The listener calls the breaker at every kind of event of a keyed layer.
 #[tokio::test(start_paused = true)]
-async fn classifiers_policies_key_functions_and_rewriters_may_call_back_into_the_breaker() {
-    let own: Arc<OnceLock<Keyed>> = Arc::default();
-    let visits = Arc::new(AtomicUsize::new(0));
-    let visit = {
-        let (own, visits) = (Arc::clone(&own), Arc::clone(&visits));
-        move || {
-            let handle = own.get().unwrap();
-            visits.fetch_add(1, Ordering::Relaxed);
-            for key in ["search", "mirror", "other"] {
-                let _ = (handle.state(key), handle.would_allow(key));
-            }
-            handle.force_open("visited");
-            handle.try_acquire("asked").unwrap().success();
-            handle.forget("asked");
-            assert!(handle.keys().contains(&"visited".to_owned()));
-        }
-    };
-    let (classify, refuse, key, rewrite) =
-        (visit.clone(), visit.clone(), visit.clone(), visit.clone());
-    let layer = CircuitBreakerLayer::new()
-        .classify(move |result: Result<&Reply, &crate::support::Fault>| {
-            classify();
-            crate::support::by_status(result)
-        })
-        .refuse_with(move |_: Ask, _: Refusal| -> Answer {
-            refuse();
-            status(599)
-        })
-        .per_key(
-            move |ask: &Ask| {
-                key();
-                ask.name.as_str()
-            },
-            10,
-        )
-        .substitute(
-            HealthRouter::new().route("search", ["mirror"]),
-            move |ask: &mut Ask, name: &str| {
-                rewrite();
-                ask.name = name.into();
-            },
-        );
-    let handle = layer.handle();
-    own.set(handle.clone()).unwrap();
-    let mut service = layer.layer(Tool::new());
-    for _ in 0..3 {
-        let call = service
-            .ready()
-            .await
-            .unwrap()
-            .call(Ask::fail().of("search"));
-        call.await.unwrap_err();
-    }
-    let call = service.ready().await.unwrap().call(Ask::ok().of("search"));
-    assert_eq!(call.await.unwrap().by, "mirror");
-    handle.force_open("mirror");
-    let call = service.ready().await.unwrap().call(Ask::ok().of("search"));
-    assert_eq!(call.await.unwrap_err().status, 599);
-    // Five keys, four classified, one rewritten, one refused.
-    assert_eq!(visits.load(Ordering::Relaxed), 11);
-}
-
-/// The same holds for listeners, at every event of a keyed layer.
-#[tokio::test(start_paused = true)]
-async fn a_listener_may_call_back_into_a_store_from_any_event() {
+async fn a_listener_may_call_a_keyed_breaker_from_any_event() {
     let own: Arc<OnceLock<Keyed>> = Arc::default();
     let told = Recorder::new();
     let (handle_of, inside) = (Arc::clone(&own), AtomicBool::new(false));
     let layer = CircuitBreakerLayer::new()
         .on_cancel(Cancelled::Release)
         .observe(move |event: &Event<'_>| {
-            // The calls below cause events too, and those come to this listener.
+            // Its own calls cause events that come to it again.
             if inside.swap(true, Ordering::Relaxed) {
                 return;
             }
             let handle = handle_of.get().unwrap();
             let name = event.name().unwrap();
             let _ = (handle.snapshot(name), handle.keys(), handle.resolve(name));
-            // A new key, which may find no room, or evict another.
+            // A new key, which may find no room or evict another.
             if let Ok(permit) = handle.try_acquire("visitor") {
                 permit.success();
             }
@@ -455,4 +273,85 @@ async fn a_listener_may_call_back_into_a_store_from_any_event() {
         let found = told.iter().any(|event| event.starts_with(kind));
         assert!(found, "{kind} in {told:#?}");
     }
+}
+
+// ===== order =====
+
+/// Checks that ordered events come one at a time, and that none is missing but those that
+/// `Missed` counts.
+#[derive(Clone, Default)]
+struct InOrder(Arc<Seen>);
+
+impl Observe for InOrder {
+    fn observe(&self, event: &Event<'_>) {
+        let seen = &*self.0;
+        let generation = match *event {
+            Event::Transition { generation, .. } => Some(u64::from(generation)),
+            Event::Missed { .. } => None,
+            _ => return,
+        };
+        let mut right = !seen.busy.swap(true, Ordering::SeqCst);
+        if let Some(generation) = generation {
+            let last = seen.last.swap(generation, Ordering::SeqCst);
+            right &= if seen.missed.swap(false, Ordering::SeqCst) {
+                generation > last
+            } else {
+                generation == last + 1
+            };
+        } else {
+            seen.missed.store(true, Ordering::SeqCst);
+        }
+        if !right {
+            seen.wrong.fetch_add(1, Ordering::Relaxed);
+        }
+        std::thread::yield_now();
+        seen.busy.store(false, Ordering::SeqCst);
+    }
+}
+
+#[derive(Default)]
+struct Seen {
+    busy: AtomicBool,
+    missed: AtomicBool,
+    last: AtomicU64,
+    wrong: AtomicU64,
+}
+
+#[test]
+fn transitions_come_in_order_and_one_at_a_time_from_many_threads() {
+    let in_order = InOrder::default();
+    let (observer, seen) = (in_order.clone(), in_order.0);
+    on_threads(async {
+        let layer = CircuitBreakerLayer::new()
+            .failure_threshold(1)
+            .recovery_duration(Duration::ZERO)
+            .observe(observer);
+        let mut tasks = JoinSet::new();
+        for task in 0..64 {
+            let (handle, seen) = (layer.handle(), Arc::clone(&seen));
+            tasks.spawn(async move {
+                // Goes on until there were transitions. A thread that sleeps with the probe stops
+                // all others.
+                for round in 0.. {
+                    if round >= 200 && seen.last.load(Ordering::Relaxed) > 100 {
+                        return;
+                    }
+                    if let Ok(permit) = handle.try_acquire() {
+                        if (task + round) % 3 == 0 {
+                            permit.failure();
+                        } else {
+                            permit.success();
+                        }
+                    }
+                    if round % 16 == 0 {
+                        tokio::task::yield_now().await;
+                    }
+                }
+            });
+        }
+        while let Some(done) = tasks.join_next().await {
+            done.unwrap();
+        }
+        assert_eq!(seen.wrong.load(Ordering::Relaxed), 0);
+    });
 }

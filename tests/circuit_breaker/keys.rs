@@ -1,19 +1,31 @@
-//! One circuit per key.
+//! Proves that keyed circuits are bounded, independent of each other, and not evicted while live.
 
-use std::sync::Arc;
+use std::cell::Cell;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tower::{Layer, Service, ServiceExt};
-use tower_breaker::{CircuitBreakerLayer, Reason, Recorded, State};
-
-use crate::support::{
-    Ask, Recorder, Reply, Tool, ask, hold, ok, pass, refused, secs, status, trip_key,
+use tower_breaker::{
+    CircuitBreakerLayer, Event, HealthRouter, KeyedCircuitBreakerHandle, Permit, Reason, Recorded,
+    Refusal, State,
 };
 
-/// Case 11, on a small scale; `tests/memory.rs` does it with a million keys.
+use crate::support::events::Recorder;
+use crate::support::tool::{
+    Answer, Ask, Fault, Reply, Tool, ask, by_status, hold, ok, status, trip_key,
+};
+use crate::support::{pass, refused, secs};
+
+// ===== evictions =====
+
+/// Case 11, on a small scale. `tests/costs/memory.rs` has the million keys.
 #[tokio::test(start_paused = true)]
-async fn many_keys_that_succeed_push_out_no_circuit_that_is_live() {
+async fn many_keys_that_succeed_evict_no_live_circuit() {
     for (capacity, open) in [(1_usize, 1), (2, 1), (50, 10), (50, 50)] {
         let tool = Tool::new();
         let layer = CircuitBreakerLayer::new().per_key(|ask: &Ask| ask.name.as_str(), capacity);
@@ -39,9 +51,9 @@ async fn many_keys_that_succeed_push_out_no_circuit_that_is_live() {
     }
 }
 
-/// Case 11: a call in flight pins its key, and so do a probe's lease and a pin by hand.
+/// Case 11: a call in flight keeps its key, and so do a probe's lease, an open circuit and a pin.
 #[tokio::test(start_paused = true)]
-async fn a_live_circuit_is_not_evicted() {
+async fn calls_in_flight_probes_and_pins_keep_their_circuits() {
     let layer = CircuitBreakerLayer::new()
         .failure_threshold(2)
         .per_key(|ask: &Ask| ask.name.as_str(), 5);
@@ -73,7 +85,7 @@ async fn a_live_circuit_is_not_evicted() {
     keys.sort();
     assert_eq!(keys, ["in flight", "one call", "open", "pinned", "probing"]);
 
-    // Their results go to the same circuits as before.
+    // Their results count in the same circuits as before.
     for (call, held) in in_flight {
         held.send(status(503)).unwrap();
         call.await.unwrap_err();
@@ -89,9 +101,8 @@ async fn a_live_circuit_is_not_evicted() {
     assert_eq!(handle.state("pinned"), State::Open);
 }
 
-/// Clean circuits are evicted first, and then the least recently used of the others.
 #[tokio::test(start_paused = true)]
-async fn clean_idle_circuits_are_evicted_first_least_recently_used_first() {
+async fn clean_circuits_are_evicted_first_and_the_least_recently_used_before_others() {
     let told = Recorder::new();
     let layer = CircuitBreakerLayer::new()
         .observe(told.clone())
@@ -118,7 +129,7 @@ async fn clean_idle_circuits_are_evicted_first_least_recently_used_first() {
     ask(&mut service, Ask::fail().of("f")).await.unwrap_err();
     assert_eq!(keys(), "abef");
     assert_eq!(told.take(), [""; 0]);
-    // None is clean. `a` fails once more, so `b` is the least recently used.
+    // None is clean; `b` was used less recently than `a`, which fails once more.
     ask(&mut service, Ask::fail().of("a")).await.unwrap_err();
     ask(&mut service, Ask::ok().of("g")).await.unwrap();
     assert_eq!(keys(), "aefg");
@@ -126,43 +137,9 @@ async fn clean_idle_circuits_are_evicted_first_least_recently_used_first() {
     assert_eq!(handle.snapshot("a").streak, 2);
 }
 
-/// Case 23.
-#[tokio::test(start_paused = true)]
-async fn a_model_that_is_down_never_refuses_its_neighbour() {
-    let tool = Tool::new();
-    let layer = CircuitBreakerLayer::new().name("models").per_owned_key(
-        |ask: &Ask| {
-            let (provider, model) = ask.name.split_once('/').unwrap();
-            (provider.to_owned(), model.to_owned())
-        },
-        100,
-    );
-    let handle = layer.handle();
-    let mut service = layer.layer(tool.clone());
-    let all = ["a/x", "a/y", "b/x", "b/y", "ab/x", "a/bx"];
-    trip_key(&mut service, "a/x").await;
-    for name in all {
-        let answer = ask(&mut service, Ask::ok().of(name)).await;
-        if name == "a/x" {
-            // Composite keys have no `Display`, so their circuits have the name of the layer.
-            let refusal = refused(answer);
-            assert_eq!(
-                (refusal.reason(), refusal.name()),
-                (Reason::CircuitOpen, Some("models"))
-            );
-        } else {
-            assert_eq!(answer.unwrap().by, name);
-        }
-    }
-    let key = |provider: &str, model: &str| (provider.to_owned(), model.to_owned());
-    assert_eq!(handle.state(&key("a", "x")), State::Open);
-    assert_eq!(handle.state(&key("a", "y")), State::Closed);
-    assert_eq!(handle.keys().len(), all.len());
-}
-
 /// Case 47.
 #[tokio::test(start_paused = true)]
-async fn a_store_full_of_open_circuits_guards_the_next_key_after_their_cooldowns() {
+async fn a_store_full_of_tripped_circuits_guards_the_next_key_after_their_cooldowns() {
     let told = Recorder::new();
     let layer = CircuitBreakerLayer::new()
         .observe(told.clone())
@@ -172,7 +149,7 @@ async fn a_store_full_of_open_circuits_guards_the_next_key_after_their_cooldowns
     for n in 0..1_000 {
         trip_key(&mut service, &format!("invented {n}")).await;
     }
-    // While all circuits are live, another key is served unguarded.
+    // While all circuits are live, calls of another key run unguarded.
     for _ in 0..10 {
         ask(&mut service, Ask::fail().of("early"))
             .await
@@ -199,7 +176,7 @@ async fn a_store_full_of_open_circuits_guards_the_next_key_after_their_cooldowns
             "late: refused circuit_open for 30s",
         ]
     );
-    // So are the next keys.
+    // A thousand more keys are guarded as well.
     for n in 0..999 {
         trip_key(&mut service, &format!("more {n}")).await;
         assert_eq!(handle.keys().len(), 1_000);
@@ -208,7 +185,91 @@ async fn a_store_full_of_open_circuits_guards_the_next_key_after_their_cooldowns
     assert_eq!(handle.state("late"), State::Open, "it was live");
 }
 
-/// A circuit is named by the `Display` of its key. That name goes before the layer's.
+/// The key in use is guarded. Calls of other keys run unguarded until its cooldown is over.
+#[tokio::test(start_paused = true)]
+async fn a_capacity_of_one_guards_one() {
+    let layer = CircuitBreakerLayer::new().per_key(|ask: &Ask| ask.name.as_str(), 1);
+    let handle = layer.handle();
+    let mut service = layer.layer(Tool::new());
+    for _ in 0..3 {
+        trip_key(&mut service, "a").await;
+        refused(ask(&mut service, Ask::ok().of("a")).await);
+        let unguarded: Reply = ask(&mut service, Ask::ok().of("b")).await.unwrap();
+        assert_eq!(unguarded.by, "b");
+        assert_eq!(handle.keys(), ["a"]);
+        pass(secs(30)).await;
+        trip_key(&mut service, "b").await;
+        assert_eq!(handle.keys(), ["b"]);
+        refused(ask(&mut service, Ask::ok().of("b")).await);
+        pass(secs(30)).await;
+    }
+    // A permit without a circuit records nothing.
+    trip_key(&mut service, "a").await;
+    assert_eq!(handle.try_acquire("c").unwrap().failure(), Recorded::Stale);
+}
+
+/// Questions insert nothing. For a key without a circuit they answer as a new circuit would.
+#[tokio::test(start_paused = true)]
+async fn questions_make_no_circuit_and_do_not_count_as_use() {
+    let layer = CircuitBreakerLayer::new().per_key(|ask: &Ask| ask.name.as_str(), 2);
+    let handle = layer.handle();
+    for n in 0..1_000 {
+        let key = n.to_string();
+        let key = key.as_str();
+        assert!(handle.would_allow(key));
+        assert_eq!(handle.state(key), State::Closed);
+        let seen = handle.snapshot(key);
+        assert_eq!(
+            (seen.streak, seen.trips, seen.time_left, seen.last_failure),
+            (0, 0, None, None)
+        );
+        handle.reset(key);
+        assert!(!handle.forget(key));
+    }
+    assert_eq!(handle.keys(), [""; 0]);
+    // Questions do not count as use: `a` stays the least recently used.
+    let mut service = layer.layer(Tool::new());
+    ask(&mut service, Ask::ok().of("a")).await.unwrap();
+    ask(&mut service, Ask::ok().of("b")).await.unwrap();
+    for _ in 0..10 {
+        assert!(handle.would_allow("a"));
+        assert_eq!(handle.state("a"), State::Closed);
+    }
+    ask(&mut service, Ask::ok().of("c")).await.unwrap();
+    let mut keys = handle.keys();
+    keys.sort();
+    assert_eq!(keys, ["b", "c"]);
+}
+
+/// Case 7, by key: looking at a circuit keeps it from no eviction, so no call runs unguarded.
+#[test]
+fn looking_at_a_key_makes_no_other_key_unguarded() {
+    let told = Recorder::new();
+    let handle = CircuitBreakerLayer::new()
+        .observe(told.clone())
+        .per_key(|ask: &Ask| ask.name.as_str(), 1)
+        .handle();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                let _ = (handle.would_allow("a"), handle.state("a"));
+                let _ = (handle.snapshot("b"), handle.resolve("b"));
+            }
+        });
+        for round in 0..10_000 {
+            let key = if round % 2 == 0 { "a" } else { "b" };
+            handle.try_acquire(key).unwrap().success();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    let unguarded = told.take().len();
+    assert_eq!(unguarded, 0, "calls that ran unguarded");
+}
+
+// ===== names and neighbours =====
+
+/// A circuit's name is its key's `Display`. It goes before the layer's name.
 #[tokio::test(start_paused = true)]
 async fn a_key_names_its_circuit() {
     let layer = CircuitBreakerLayer::new()
@@ -226,7 +287,7 @@ async fn a_key_names_its_circuit() {
         "tool `search` temporarily unavailable: circuit breaker open"
     );
 
-    // Keys may be of any type that borrows, for instance numbers.
+    // Keys may be of any type, such as numbers.
     let by_number = CircuitBreakerLayer::new()
         .failure_threshold(1)
         .per_key(|ask: &(u64, Ask)| &ask.0, 10);
@@ -235,7 +296,7 @@ async fn a_key_names_its_circuit() {
     assert_eq!(handle.try_acquire(&42).unwrap_err().name(), Some("42"));
     assert!(handle.would_allow(&43));
 
-    // Keys come from models. Huge and hostile keys are keys like any other.
+    // Models write keys. Huge and hostile ones are keys like any other.
     for hostile in ["", "\0\n`\u{202e}", &"x".repeat(1 << 20), "a\u{0301}", "🦀"] {
         ask(&mut service, Ask::fail().of(hostile))
             .await
@@ -248,41 +309,42 @@ async fn a_key_names_its_circuit() {
     }
 }
 
-/// Pure questions insert nothing. For a key without a circuit they answer as a new circuit would.
+/// Case 23.
 #[tokio::test(start_paused = true)]
-async fn questions_make_no_circuit_and_keep_none_alive() {
-    let layer = CircuitBreakerLayer::new().per_key(|ask: &Ask| ask.name.as_str(), 2);
+async fn a_model_that_is_down_never_refuses_its_neighbour() {
+    let tool = Tool::new();
+    let layer = CircuitBreakerLayer::new().name("models").per_owned_key(
+        |ask: &Ask| {
+            let (provider, model) = ask.name.split_once('/').unwrap();
+            (provider.to_owned(), model.to_owned())
+        },
+        100,
+    );
     let handle = layer.handle();
-    for n in 0..1_000 {
-        let key = n.to_string();
-        let key = key.as_str();
-        assert!(handle.would_allow(key));
-        assert_eq!(handle.state(key), State::Closed);
-        let seen = handle.snapshot(key);
-        assert_eq!(
-            (seen.streak, seen.trips, seen.time_left, seen.last_failure),
-            (0, 0, None, None)
-        );
-        handle.reset(key);
-        assert!(!handle.forget(key));
+    let mut service = layer.layer(tool.clone());
+    let all = ["a/x", "a/y", "b/x", "b/y", "ab/x", "a/bx"];
+    trip_key(&mut service, "a/x").await;
+    for name in all {
+        let answer = ask(&mut service, Ask::ok().of(name)).await;
+        if name == "a/x" {
+            // Composite keys have no `Display`, so their circuits have the layer's name.
+            let refusal = refused(answer);
+            assert_eq!(
+                (refusal.reason(), refusal.name()),
+                (Reason::CircuitOpen, Some("models"))
+            );
+        } else {
+            assert_eq!(answer.unwrap().by, name);
+        }
     }
-    assert_eq!(handle.keys(), [""; 0]);
-    // Questions do not count as use: `a` is the least recently used, however often somebody asks
-    // about it.
-    let mut service = layer.layer(Tool::new());
-    ask(&mut service, Ask::ok().of("a")).await.unwrap();
-    ask(&mut service, Ask::ok().of("b")).await.unwrap();
-    for _ in 0..10 {
-        assert!(handle.would_allow("a"));
-        assert_eq!(handle.state("a"), State::Closed);
-    }
-    ask(&mut service, Ask::ok().of("c")).await.unwrap();
-    let mut keys = handle.keys();
-    keys.sort();
-    assert_eq!(keys, ["b", "c"]);
+    let key = |provider: &str, model: &str| (provider.to_owned(), model.to_owned());
+    assert_eq!(handle.state(&key("a", "x")), State::Open);
+    assert_eq!(handle.state(&key("a", "y")), State::Closed);
+    assert_eq!(handle.keys().len(), all.len());
 }
 
-/// The keyed handle has the methods of the plain handle, each for one key.
+// ===== the handle =====
+
 #[tokio::test(start_paused = true)]
 async fn the_keyed_handle_moves_one_key_at_a_time() {
     let tool = Tool::new();
@@ -317,8 +379,8 @@ async fn the_keyed_handle_moves_one_key_at_a_time() {
     probe.success();
     assert_eq!(handle.state("c"), State::Closed);
 
-    // A key is forgotten whatever its state. The next call gets a new circuit, and late results
-    // are lost.
+    // A circuit is forgotten in any state. The next call gets a new one, and late results are
+    // lost.
     let (late, held) = hold(&mut service, "d").await;
     handle.force_open("d");
     assert!(handle.forget("d"));
@@ -332,10 +394,10 @@ async fn the_keyed_handle_moves_one_key_at_a_time() {
     );
 }
 
-/// A forgotten circuit reports nothing more. Late results of its calls are not reported as those
-/// of the new circuit.
+/// Late verdicts of a forgotten circuit must not look like events of the circuit that took its
+/// place.
 #[tokio::test(start_paused = true)]
-async fn a_forgotten_circuit_reports_no_more_transitions() {
+async fn a_forgotten_circuit_tells_no_more_transitions() {
     let told = Recorder::new();
     let layer = CircuitBreakerLayer::new()
         .failure_threshold(1)
@@ -351,68 +413,7 @@ async fn a_forgotten_circuit_reports_no_more_transitions() {
     assert_eq!(transitions.collect::<Vec<_>>(), [""; 0]);
 }
 
-/// With a capacity of one, the key in use is guarded. Other keys run unguarded until its cooldown
-/// is over.
-#[tokio::test(start_paused = true)]
-async fn a_capacity_of_one_guards_one() {
-    let layer = CircuitBreakerLayer::new().per_key(|ask: &Ask| ask.name.as_str(), 1);
-    let handle = layer.handle();
-    let mut service = layer.layer(Tool::new());
-    for _ in 0..3 {
-        trip_key(&mut service, "a").await;
-        refused(ask(&mut service, Ask::ok().of("a")).await);
-        let unguarded: Reply = ask(&mut service, Ask::ok().of("b")).await.unwrap();
-        assert_eq!(unguarded.by, "b");
-        assert_eq!(handle.keys(), ["a"]);
-        pass(secs(30)).await;
-        trip_key(&mut service, "b").await;
-        assert_eq!(handle.keys(), ["b"]);
-        refused(ask(&mut service, Ask::ok().of("b")).await);
-        pass(secs(30)).await;
-    }
-    // The same holds for permits taken by hand: a permit without a circuit records nothing.
-    trip_key(&mut service, "a").await;
-    assert_eq!(handle.try_acquire("c").unwrap().failure(), Recorded::Stale);
-}
-
-/// A readiness error counts for no key. A keyed service that was not polled ready refuses.
-#[tokio::test(start_paused = true)]
-async fn a_keyed_service_asks_its_gate_in_call() {
-    let layer = CircuitBreakerLayer::new()
-        .failure_threshold(1)
-        .per_key(|ask: &Ask| ask.name.as_str(), 10);
-    let handle = layer.handle();
-    let mut service = layer.layer(Tool::new());
-    let refusal = refused(service.call(Ask::ok().of("a")).await);
-    assert_eq!(
-        (refusal.reason(), refusal.name()),
-        (Reason::NotReady, Some("a"))
-    );
-    assert_eq!(refusal.retry_after(), Some(Duration::ZERO));
-    // A clone carries no readiness, and one `poll_ready` serves one call.
-    service.ready().await.unwrap();
-    let mut clone = service.clone();
-    assert_eq!(
-        refused(clone.call(Ask::ok().of("a")).await).reason(),
-        Reason::NotReady
-    );
-    service.call(Ask::ok().of("a")).await.unwrap();
-    assert_eq!(
-        refused(service.call(Ask::ok().of("a")).await).reason(),
-        Reason::NotReady
-    );
-
-    // The circuit became due after `poll_ready`. The gate is asked in `call`, so this call is the
-    // probe.
-    ask(&mut service, Ask::fail().of("a")).await.unwrap_err();
-    service.ready().await.unwrap();
-    pass(secs(30)).await;
-    service.call(Ask::ok().of("a")).await.unwrap();
-    assert_eq!(handle.state("a"), State::Closed);
-}
-
-/// If `force_open` says that it has pinned the circuit, then it is pinned, even if an eviction ran
-/// at the same time.
+/// Where `force_open` answers true the pin is set, though evictions run at the same moment.
 #[test]
 fn a_pin_by_key_is_never_lost_to_an_eviction() {
     let handle = CircuitBreakerLayer::new()
@@ -444,52 +445,9 @@ fn a_pin_by_key_is_never_lost_to_an_eviction() {
     });
 }
 
-/// Case 7, by key: questions keep no circuit alive, so they make no call run unguarded.
+/// No call ran, so no unguarded call is told.
 #[test]
-fn looking_at_a_key_makes_no_other_key_unguarded() {
-    let told = Recorder::new();
-    let handle = CircuitBreakerLayer::new()
-        .observe(told.clone())
-        .per_key(|ask: &Ask| ask.name.as_str(), 1)
-        .handle();
-    let done = AtomicBool::new(false);
-    std::thread::scope(|threads| {
-        threads.spawn(|| {
-            while !done.load(Ordering::Relaxed) {
-                let _ = (handle.would_allow("a"), handle.state("a"));
-                let _ = (handle.snapshot("b"), handle.resolve("b"));
-            }
-        });
-        for round in 0..10_000 {
-            let key = if round % 2 == 0 { "a" } else { "b" };
-            handle.try_acquire(key).unwrap().success();
-        }
-        done.store(true, Ordering::Relaxed);
-    });
-    let unguarded = told.take().len();
-    assert_eq!(unguarded, 0, "calls that ran unguarded");
-}
-
-// ===== keys and substitutes =====
-
-/// Frameworks call `layer()` for each request. The layer keeps the state.
-#[tokio::test(start_paused = true)]
-async fn a_keyed_layer_that_is_applied_once_per_request_still_trips() {
-    let tool = Tool::new();
-    let layer = CircuitBreakerLayer::new().per_key(|ask: &Ask| ask.name.as_str(), 10);
-    for _ in 0..3 {
-        let mut service = layer.clone().layer(tool.clone());
-        ask(&mut service, Ask::fail().of("a")).await.unwrap_err();
-    }
-    let mut service = layer.layer(tool.clone());
-    refused(ask(&mut service, Ask::ok().of("a")).await);
-    ask(&mut service, Ask::ok().of("b")).await.unwrap();
-    assert_eq!((tool.calls_of("a"), tool.calls_of("b")), (3, 1));
-}
-
-/// No call ran, so there is no unguarded call to report.
-#[test]
-fn pinning_a_key_that_finds_no_room_reports_no_unguarded_call() {
+fn a_pin_that_finds_no_room_is_told_as_no_unguarded_call() {
     let events = Recorder::new();
     let handle = CircuitBreakerLayer::new()
         .observe(events.clone())
@@ -503,18 +461,17 @@ fn pinning_a_key_that_finds_no_room_reports_no_unguarded_call() {
     assert_eq!(events.take(), ["b: unguarded"]);
 }
 
-/// Eight threads that call, pin, reset and forget a few keys, over stores that are too small for
-/// them.
+/// The stores are too small for the keys.
 #[test]
-fn a_crowd_that_calls_pins_resets_and_forgets_leaves_the_store_whole() {
+fn eight_threads_that_call_pin_reset_and_forget_leave_the_store_whole() {
     for capacity in [1, 2, 5] {
         let events = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&events);
         let layer = CircuitBreakerLayer::new()
             .failure_threshold(2)
-            .recovery_duration(std::time::Duration::from_micros(50))
-            .probe_timeout(std::time::Duration::from_micros(50))
-            .observe(move |_: &tower_breaker::Event<'_>| {
+            .recovery_duration(Duration::from_micros(50))
+            .probe_timeout(Duration::from_micros(50))
+            .observe(move |_: &Event<'_>| {
                 count.fetch_add(1, Ordering::Relaxed);
             })
             .per_owned_key(|key: &u64| *key, capacity);
@@ -570,4 +527,181 @@ fn a_crowd_that_calls_pins_resets_and_forgets_leaves_the_store_whole() {
         }
         assert!(events.load(Ordering::Relaxed) > 0);
     }
+}
+
+// ===== user code that calls back =====
+
+/// No lock is held while user code runs, so user code may call the breaker.
+#[tokio::test(start_paused = true)]
+async fn classifiers_policies_key_functions_and_rewriters_may_call_the_breaker() {
+    let own: Arc<OnceLock<KeyedCircuitBreakerHandle<String>>> = Arc::default();
+    let visits = Arc::new(AtomicUsize::new(0));
+    let visit = {
+        let (own, visits) = (Arc::clone(&own), Arc::clone(&visits));
+        move || {
+            let handle = own.get().unwrap();
+            visits.fetch_add(1, Ordering::Relaxed);
+            for key in ["search", "mirror", "other"] {
+                let _ = (handle.state(key), handle.would_allow(key));
+            }
+            handle.force_open("visited");
+            handle.try_acquire("asked").unwrap().success();
+            handle.forget("asked");
+            assert!(handle.keys().contains(&"visited".to_owned()));
+        }
+    };
+    let (classify, refuse, key, rewrite) =
+        (visit.clone(), visit.clone(), visit.clone(), visit.clone());
+    let layer = CircuitBreakerLayer::new()
+        .classify(move |result: Result<&Reply, &Fault>| {
+            classify();
+            by_status(result)
+        })
+        .refuse_with(move |_: Ask, _: Refusal| -> Answer {
+            refuse();
+            status(599)
+        })
+        .per_key(
+            move |ask: &Ask| {
+                key();
+                ask.name.as_str()
+            },
+            10,
+        )
+        .substitute(
+            HealthRouter::new().route("search", ["mirror"]),
+            move |ask: &mut Ask, name: &str| {
+                rewrite();
+                ask.name = name.into();
+            },
+        );
+    let handle = layer.handle();
+    own.set(handle.clone()).unwrap();
+    let mut service = layer.layer(Tool::new());
+    for _ in 0..3 {
+        let call = service
+            .ready()
+            .await
+            .unwrap()
+            .call(Ask::fail().of("search"));
+        call.await.unwrap_err();
+    }
+    let call = service.ready().await.unwrap().call(Ask::ok().of("search"));
+    assert_eq!(call.await.unwrap().by, "mirror");
+    handle.force_open("mirror");
+    let call = service.ready().await.unwrap().call(Ask::ok().of("search"));
+    assert_eq!(call.await.unwrap_err().status, 599);
+    // Five keys, four classified, one rewritten, one refused.
+    assert_eq!(visits.load(Ordering::Relaxed), 11);
+}
+
+type Back = Arc<OnceLock<KeyedCircuitBreakerHandle<Reentrant>>>;
+
+/// A key whose functions, but for `Eq`, call the layer with another key, which does not.
+struct Reentrant(u32, Back);
+
+impl Reentrant {
+    fn come_back(&self) {
+        if let Some(handle) = self.1.get() {
+            let other = Reentrant(self.0 + 1000, Back::default());
+            let _ = handle.try_acquire(&other).map(Permit::failure);
+            handle.force_open(&other);
+            handle.reset(&other);
+            handle.forget(&other);
+            assert!(!format!("{handle:?}").is_empty());
+        }
+    }
+}
+
+impl Hash for Reentrant {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.come_back();
+        self.0.hash(state);
+    }
+}
+
+impl PartialEq for Reentrant {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Eq for Reentrant {}
+
+impl Clone for Reentrant {
+    fn clone(&self) -> Self {
+        self.come_back();
+        Self(self.0, Arc::clone(&self.1))
+    }
+}
+
+impl fmt::Display for Reentrant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.come_back();
+        write!(f, "{}", self.0)
+    }
+}
+
+impl Drop for Reentrant {
+    fn drop(&mut self) {
+        self.come_back();
+    }
+}
+
+#[test]
+fn a_key_may_call_the_layer_while_it_is_hashed_cloned_displayed_or_dropped() {
+    for capacity in [1, 2, 7] {
+        let back = Back::default();
+        let layer = CircuitBreakerLayer::new()
+            .failure_threshold(1)
+            .per_key(|key: &Reentrant| key, capacity);
+        let handle = layer.handle();
+        assert!(back.set(handle.clone()).is_ok());
+        for round in 0..200 {
+            let key = Reentrant(round % 10, Arc::clone(&back));
+            if let Ok(permit) = handle.try_acquire(&key) {
+                permit.success();
+            }
+            if round % 17 == 0 {
+                handle.forget(&key);
+            }
+        }
+        assert!(handle.keys().len() <= capacity);
+    }
+}
+
+thread_local!(static ARMED: Cell<bool> = const { Cell::new(false) });
+
+/// A key that panics when it is dropped.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Bomb(u32);
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        assert!(!ARMED.get() || std::thread::panicking(), "a key's");
+    }
+}
+
+#[test]
+fn a_key_that_panics_when_dropped_wedges_nothing() {
+    let handle = CircuitBreakerLayer::new()
+        .per_owned_key(|key: &Bomb| key.clone(), 4)
+        .handle();
+    let mut panics = 0;
+    ARMED.set(true);
+    for round in 0..2000 {
+        let key = ManuallyDrop::new(Bomb(round));
+        let call = || handle.try_acquire(&*key).map(Permit::success);
+        panics += u32::from(catch_unwind(AssertUnwindSafe(call)).is_err());
+    }
+    ARMED.set(false);
+    assert!(panics > 0, "evicted keys are dropped now and then");
+    for round in 2000..3000 {
+        handle.try_acquire(&Bomb(round)).unwrap().success();
+    }
+    let mut keys: Vec<_> = handle.keys().iter().map(|key| key.0).collect();
+    keys.sort_unstable();
+    assert_eq!(keys, [2996, 2997, 2998, 2999]);
+    let shown = format!("{handle:?}");
+    assert!(shown.contains("len: 4"), "{shown}");
 }

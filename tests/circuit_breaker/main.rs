@@ -1,30 +1,33 @@
-//! The circuit breaker, as its users see it. Unless a test sets them, the threshold is 3 failures,
-//! and the cooldown and the lease are 30 s.
+//! The circuit breaker. Unless a test says otherwise it has the defaults: three failures, a
+//! cooldown of 30 s and a lease of 30 s. "Case 9" and the like number the cases from the field.
 
-// A test panics if a subtraction of times goes below zero.
-#![allow(clippy::unchecked_time_subtraction)]
+#![allow(clippy::unchecked_time_subtraction)] // A test that goes below zero is to panic.
 
 #[path = "../support/mod.rs"]
 mod support;
 
-use tower_breaker::Cancelled;
-
-use crate::support::secs;
-
+mod cancelled;
 mod cooldown;
 mod counting;
 mod events;
 mod handle;
-mod hostile_keys;
 mod keys;
-mod oracle;
+mod looking;
+mod observe_only;
 mod panics;
 mod probe;
 mod readiness;
 mod refusal;
-mod router;
 mod settings;
+mod sharing;
 mod stale;
+mod substitutes;
+mod waiting;
+mod when_open;
+
+use tower_breaker::{Cancelled, CircuitBreakerHandle, Recorded};
+
+use crate::support::secs;
 
 /// Every rule for dropped calls.
 const CANCELLED: [Cancelled; 4] = [
@@ -33,3 +36,10 @@ const CANCELLED: [Cancelled; 4] = [
     Cancelled::Failure,
     Cancelled::FailureAfter(secs(5)),
 ];
+
+/// Fails `times` calls by hand.
+fn fail(handle: &CircuitBreakerHandle, times: u32) {
+    for _ in 0..times {
+        assert_eq!(handle.try_acquire().unwrap().failure(), Recorded::Applied);
+    }
+}

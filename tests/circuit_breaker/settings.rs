@@ -1,35 +1,82 @@
-//! Settings that make no sense, and settings at their limits.
+//! Proves the defaults, and that a setting has a documented meaning or panics with its name.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use tower::Layer;
 use tower_breaker::{
-    Cancelled, CircuitBreakerHandle, CircuitBreakerLayer, Failure, FailureKind, Reason, State,
-    WhenOpen, Window,
+    Cancelled, CircuitBreakerLayer, Failure, FailureKind, Reason, State, WhenOpen, Window,
 };
 
-use crate::support::{
-    Ask, NS, Tool, ask, busy_for, by_status, hold, ok, pass, refused, secs, status, trip,
-};
+use crate::fail;
+use crate::support::tool::{Ask, Tool, ask, busy_for, by_status, hold, ok, status, trip};
+use crate::support::{NS, panic_message, pass, refused, secs};
 
-/// Asserts that the setter panics, and that the message names it.
+#[tokio::test(start_paused = true)]
+async fn the_defaults_are_the_documented_ones() {
+    let handle = CircuitBreakerLayer::new().handle();
+    fail(&handle, 2);
+    assert_eq!(handle.state(), State::Closed, "three failures in a row");
+    fail(&handle, 1);
+    // The cooldown is 30 s after the first trip and after a failed probe. The lease is 30 s.
+    for _ in 0..3 {
+        assert_eq!(handle.snapshot().time_left, Some(secs(30)));
+        pass(secs(30) - NS).await;
+        assert!(!handle.would_allow());
+        pass(NS).await;
+        handle.try_acquire().unwrap().failure();
+    }
+    pass(secs(30)).await;
+    // A probe that is dropped keeps its slot until its lease ends.
+    drop(handle.try_acquire().unwrap());
+    let refusal = handle.try_acquire().unwrap_err();
+    assert_eq!(
+        (refusal.reason(), refusal.retry_after()),
+        (Reason::ProbeInFlight, Some(secs(30)))
+    );
+    assert_eq!(refusal.name(), None);
+    pass(secs(60)).await;
+    handle.try_acquire().unwrap().success();
+    assert_eq!(handle.state(), State::Closed, "one good probe");
+    let patient = Failure::fatal().with_retry_after(secs(3_600));
+    handle.try_acquire().unwrap().record(patient);
+    assert_eq!(handle.snapshot().time_left, Some(secs(5 * 60)));
+
+    // No rate is set by default. A rate needs ten calls by default.
+    let handle = CircuitBreakerLayer::new().handle();
+    for _ in 0..1_000 {
+        fail(&handle, 2);
+        handle.try_acquire().unwrap().success();
+    }
+    assert_eq!(handle.state(), State::Closed);
+    for window in [Window::Calls(20), Window::Time(secs(60))] {
+        let handle = CircuitBreakerLayer::new()
+            .failure_rate(0.5, window)
+            .handle();
+        for call in 1..=10 {
+            assert_eq!(handle.state(), State::Closed, "before call {call}");
+            let permit = handle.try_acquire().unwrap();
+            if call % 2 == 1 {
+                permit.failure();
+            } else {
+                permit.success();
+            }
+        }
+        assert_eq!(handle.state(), State::Open);
+    }
+}
+
+// ===== nonsense settings =====
+
+/// Checks that the setter panics, and that the message names it.
 #[track_caller]
 fn panics_with_its_name<T>(setter: &str, set: impl FnOnce(CircuitBreakerLayer) -> T) {
-    let panic = catch_unwind(AssertUnwindSafe(|| set(CircuitBreakerLayer::new())))
-        .map(|_| ())
-        .expect_err(setter);
-    let text = panic
-        .downcast_ref::<String>()
-        .cloned()
-        .or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string))
-        .expect("a text");
+    let text = panic_message(|| set(CircuitBreakerLayer::new()));
     assert!(text.contains(&format!("`{setter}`")), "{text}");
 }
 
 /// Case 17.
 #[test]
-fn a_setting_that_makes_no_sense_panics_in_its_setter_and_names_it() {
+fn a_nonsense_setting_panics_and_names_its_setter() {
     panics_with_its_name("failure_threshold", |layer| layer.failure_threshold(0));
     panics_with_its_name("success_threshold", |layer| layer.success_threshold(0));
     panics_with_its_name("minimum_calls", |layer| layer.minimum_calls(0));
@@ -55,10 +102,10 @@ fn a_setting_that_makes_no_sense_panics_in_its_setter_and_names_it() {
     }
 }
 
-/// Case 17: all settings at their limits at once, through trips, late failures, hung and failed
-/// probes and a recovery.
+/// Case 17: all settings at their limits at once, through trips, late failures, probes and a
+/// reset.
 #[tokio::test(start_paused = true)]
-async fn no_setting_overflows_at_its_ends() {
+async fn settings_at_their_limits_overflow_nothing() {
     let ends = [Duration::ZERO, NS, secs(30), Duration::MAX];
     let longer_than_none = [NS, secs(30), Duration::MAX];
     for cooldown in ends {
@@ -87,7 +134,7 @@ async fn no_setting_overflows_at_its_ends() {
                         late.await.unwrap_err();
                         drop(dropped);
                         for step in 0..6 {
-                            // A day is longer than each of the limits except the last.
+                            // A day is longer than every limit but the last.
                             pass(secs(24 * 60 * 60)).await;
                             let allowed = handle.would_allow();
                             let _ = format!("{:?}", handle.snapshot());
@@ -116,7 +163,7 @@ async fn no_setting_overflows_at_its_ends() {
     }
 }
 
-/// Case 17, the documented meanings.
+/// Case 17.
 #[tokio::test(start_paused = true)]
 async fn a_cooldown_of_zero_makes_the_next_call_the_probe_and_one_without_end_needs_a_reset() {
     let layer = CircuitBreakerLayer::new().recovery_duration(Duration::ZERO);
@@ -166,10 +213,10 @@ async fn a_lease_without_end_holds_its_slot_until_a_reset() {
     );
 }
 
-/// Case 17: the other times at their limits.
+/// Case 17.
 #[tokio::test(start_paused = true)]
-async fn times_at_their_ends_mean_what_the_docs_say() {
-    // With `Duration::MAX` no call is slow. A cancelled call always ran for at least zero, and
+async fn settings_at_their_limits_mean_what_the_docs_say() {
+    // With `Duration::MAX` no call is slow. A dropped call always ran for at least zero, and
     // never for `Duration::MAX`.
     for (rule, streak) in [
         (Cancelled::FailureAfter(Duration::ZERO), 1),
@@ -188,7 +235,7 @@ async fn times_at_their_ends_mean_what_the_docs_say() {
         drop(hold(&mut service, "").await);
         assert_eq!(handle.snapshot().streak, streak);
     }
-    // A back-off whose maximum is below the cooldown neither lengthens nor shortens it.
+    // A cap on growth below the cooldown allows no growth and shortens nothing.
     for max in [Duration::ZERO, secs(1), secs(30)] {
         let handle = CircuitBreakerLayer::new()
             .failure_threshold(1)
@@ -222,66 +269,4 @@ async fn times_at_their_ends_mean_what_the_docs_say() {
     }
     assert_eq!(handle.state(), State::HalfOpen);
     assert_eq!(handle.snapshot().last_failure, Some(FailureKind::Fatal));
-}
-
-fn fail_times(handle: &CircuitBreakerHandle, times: u32) {
-    for _ in 0..times {
-        handle.try_acquire().unwrap().failure();
-    }
-}
-
-// ===== settings =====
-
-#[tokio::test(start_paused = true)]
-async fn the_defaults_are_those_that_are_promised() {
-    let handle = CircuitBreakerLayer::new().handle();
-    fail_times(&handle, 2);
-    assert_eq!(handle.state(), State::Closed, "three failures in a row");
-    fail_times(&handle, 1);
-    // The first cooldown, a cooldown after a failed probe, and the lease are all 30 s.
-    for _ in 0..3 {
-        assert_eq!(handle.snapshot().time_left, Some(secs(30)));
-        pass(secs(30) - NS).await;
-        assert!(!handle.would_allow());
-        pass(NS).await;
-        handle.try_acquire().unwrap().failure();
-    }
-    pass(secs(30)).await;
-    // A probe that is dropped keeps its slot until its lease ends.
-    drop(handle.try_acquire().unwrap());
-    let refusal = handle.try_acquire().unwrap_err();
-    assert_eq!(
-        (refusal.reason(), refusal.retry_after()),
-        (Reason::ProbeInFlight, Some(secs(30)))
-    );
-    assert_eq!(refusal.name(), None);
-    pass(secs(60)).await;
-    handle.try_acquire().unwrap().success();
-    assert_eq!(handle.state(), State::Closed, "one good probe");
-    let patient = Failure::fatal().with_retry_after(secs(3_600));
-    handle.try_acquire().unwrap().record(patient);
-    assert_eq!(handle.snapshot().time_left, Some(secs(5 * 60)));
-
-    // A failure rate counts only if it is set, and then from ten calls on.
-    let handle = CircuitBreakerLayer::new().handle();
-    for _ in 0..1_000 {
-        fail_times(&handle, 2);
-        handle.try_acquire().unwrap().success();
-    }
-    assert_eq!(handle.state(), State::Closed);
-    for window in [Window::Calls(20), Window::Time(secs(60))] {
-        let handle = CircuitBreakerLayer::new()
-            .failure_rate(0.5, window)
-            .handle();
-        for call in 1..=10 {
-            assert_eq!(handle.state(), State::Closed, "before call {call}");
-            let permit = handle.try_acquire().unwrap();
-            if call % 2 == 1 {
-                permit.failure();
-            } else {
-                permit.success();
-            }
-        }
-        assert_eq!(handle.state(), State::Open);
-    }
 }

@@ -1,15 +1,13 @@
-//! Results that come late: from before a trip, from before a recovery, from a probe whose lease is
-//! over.
+//! Proves that late results change nothing but a running cooldown: from before a trip, before a
+//! recovery, or after a lease.
 
 use tower::Layer;
-use tower_breaker::{
-    Cancelled, CircuitBreakerHandle, CircuitBreakerLayer, Failure, FailureKind, Recorded, State,
-};
+use tower_breaker::{Cancelled, CircuitBreakerLayer, Failure, FailureKind, Recorded, State};
 
-use super::CANCELLED;
-use crate::support::{
-    Ask, Recorder, Tool, ask, busy_for, by_status, hold, ok, pass, refused, secs, status, trip,
-};
+use crate::support::events::Recorder;
+use crate::support::tool::{Ask, Tool, ask, busy_for, by_status, hold, ok, status, trip};
+use crate::support::{pass, refused, secs};
+use crate::{CANCELLED, fail};
 
 /// Case 3.
 #[tokio::test(start_paused = true)]
@@ -56,7 +54,7 @@ async fn a_stale_success_changes_nothing_and_reaches_its_caller() {
 
 /// Case 4.
 #[tokio::test(start_paused = true)]
-async fn stale_failures_and_clean_ups_leave_the_probe_alone() {
+async fn stale_failures_and_dropped_calls_leave_the_probe_alone() {
     for rule in CANCELLED {
         let layer = CircuitBreakerLayer::new()
             .on_cancel(rule)
@@ -90,7 +88,7 @@ async fn stale_failures_and_clean_ups_leave_the_probe_alone() {
 
 /// Case 13.
 #[tokio::test(start_paused = true)]
-async fn stragglers_restart_the_cooldown_and_trip_nothing_anew() {
+async fn late_failures_restart_the_cooldown_and_are_no_new_trip() {
     let recorder = Recorder::new();
     let layer = CircuitBreakerLayer::new().observe(recorder.clone());
     let handle = layer.handle();
@@ -114,7 +112,7 @@ async fn stragglers_restart_the_cooldown_and_trip_nothing_anew() {
     assert_eq!(recorder.take(), expected);
     assert_eq!((handle.snapshot().trips, handle.snapshot().streak), (1, 3));
 
-    // The circuit is open until 50 s. Refusals never move that.
+    // Open until 50 s; refusals never move it.
     for left in (1..=30).rev() {
         assert_eq!(
             refused(ask(&mut service, Ask::ok()).await).retry_after(),
@@ -127,10 +125,10 @@ async fn stragglers_restart_the_cooldown_and_trip_nothing_anew() {
     assert_eq!(handle.state(), State::Closed);
 }
 
-/// Case 13: a call that is dropped late is a stale failure if the rule calls it a failure.
-/// Otherwise it changes nothing.
+/// Case 13: a call that is dropped late restarts the cooldown only where the rule makes it a
+/// failure.
 #[tokio::test(start_paused = true)]
-async fn a_straggler_that_is_dropped_counts_by_the_rule() {
+async fn a_call_dropped_after_the_trip_counts_by_the_rule() {
     for rule in CANCELLED {
         let layer = CircuitBreakerLayer::new().on_cancel(rule);
         let handle = layer.handle();
@@ -145,9 +143,9 @@ async fn a_straggler_that_is_dropped_counts_by_the_rule() {
     }
 }
 
-/// The late failure of a probe whose lease is over is a stale failure like any other.
+/// A probe whose lease is over is stale, so its failure restarts the cooldown.
 #[tokio::test(start_paused = true)]
-async fn the_late_failure_of_a_vanished_probe_restarts_the_cooldown() {
+async fn the_late_failure_of_an_expired_probe_restarts_the_cooldown() {
     for (late, left) in [(31, 30), (45, 30), (59, 30), (60, 30), (500, 30)] {
         let recorder = Recorder::new();
         let layer = CircuitBreakerLayer::new()
@@ -178,29 +176,65 @@ async fn the_late_failure_of_a_vanished_probe_restarts_the_cooldown() {
     }
 }
 
-/// A probe counts up to the last nanosecond of its lease, and no longer at the end.
+/// Case 6: a late neutral result moves no cooldown, in any state.
 #[tokio::test(start_paused = true)]
-async fn a_probe_counts_until_its_lease_ends_and_not_at_the_end() {
-    for (nanos, state) in [
-        (29_999_999_999, State::Closed),
-        (30_000_000_000, State::Open),
-    ] {
-        let layer = CircuitBreakerLayer::new();
-        let handle = layer.handle();
-        let mut service = layer.layer(Tool::new());
-        trip(&mut service).await;
-        pass(secs(30)).await;
-        let (probe, held) = hold(&mut service, "").await;
-        pass(std::time::Duration::from_nanos(nanos)).await;
-        held.send(ok()).unwrap();
-        assert!(probe.await.is_ok(), "its caller gets its answer either way");
-        assert_eq!(handle.state(), state);
-    }
+async fn a_late_neutral_result_moves_nothing() {
+    let layer = CircuitBreakerLayer::new().classify(by_status);
+    let handle = layer.handle();
+    let mut service = layer.layer(Tool::new());
+    let (while_open, first) = hold(&mut service, "").await;
+    let (while_half_open, second) = hold(&mut service, "").await;
+    trip(&mut service).await;
+    pass(secs(10)).await;
+    first.send(status(401)).unwrap();
+    while_open.await.unwrap_err();
+    assert_eq!(handle.snapshot().time_left, Some(secs(20)));
+    pass(secs(20)).await;
+    let _probe = hold(&mut service, "").await;
+    second.send(status(401)).unwrap();
+    while_half_open.await.unwrap_err();
+    assert!(!handle.would_allow(), "the slot is still the probe's");
 }
+
+/// Late fatal failures and late hints change no more than other late failures.
+#[tokio::test(start_paused = true)]
+async fn a_late_fatal_failure_with_a_hint_is_stale_like_any_other() {
+    let handle = CircuitBreakerLayer::new().handle();
+    let late: Vec<_> = (0..3).map(|_| handle.try_acquire().unwrap()).collect();
+    let patient = Failure::fatal().with_retry_after(secs(100));
+    fail(&handle, 3);
+    pass(secs(30)).await;
+    let probe = handle.try_acquire().unwrap();
+    let mut late = late.into_iter();
+    let mut say = || late.next().unwrap().record(patient);
+
+    // Half-open: nothing changes, and the probe's failure opens for the usual cooldown.
+    let before = handle.snapshot();
+    assert_eq!(say(), Recorded::Stale);
+    assert_eq!(handle.snapshot(), before);
+    probe.failure();
+    assert_eq!(handle.snapshot().time_left, Some(secs(30)));
+    // Closed again: nothing changes, and the next trip is like any other.
+    pass(secs(30)).await;
+    handle.try_acquire().unwrap().success();
+    let before = handle.snapshot();
+    assert_eq!(say(), Recorded::Stale);
+    assert_eq!(handle.snapshot(), before);
+    fail(&handle, 3);
+    assert_eq!(handle.snapshot().time_left, Some(secs(30)));
+    // Open: it moves the cooldown and nothing else.
+    let trips = handle.snapshot().trips;
+    assert_eq!(say(), Recorded::Stale);
+    let seen = handle.snapshot();
+    assert_eq!((seen.time_left, seen.trips), (Some(secs(100)), trips));
+    assert_eq!(seen.last_failure, Some(FailureKind::Fatal));
+}
+
+// ===== from before a recovery =====
 
 /// Case 45.
 #[tokio::test(start_paused = true)]
-async fn calls_from_before_a_reset_change_nothing() {
+async fn failures_from_before_a_recovery_change_nothing_after_it() {
     for outcome in [503, 402, 429] {
         let layer = CircuitBreakerLayer::new().classify(by_status);
         let handle = layer.handle();
@@ -222,9 +256,9 @@ async fn calls_from_before_a_reset_change_nothing() {
     }
 }
 
-/// Case 45: successes from before a reset end no streak after it.
+/// Case 45, for a success.
 #[tokio::test(start_paused = true)]
-async fn a_success_from_an_old_life_ends_no_streak() {
+async fn a_success_from_before_a_recovery_ends_no_streak_after_it() {
     let layer = CircuitBreakerLayer::new();
     let handle = layer.handle();
     let mut service = layer.layer(Tool::new());
@@ -240,44 +274,4 @@ async fn a_success_from_an_old_life_ends_no_streak() {
     assert_eq!(handle.snapshot().last_failure, Some(FailureKind::Transient));
     ask(&mut service, Ask::fail()).await.unwrap_err();
     assert_eq!(handle.state(), State::Open);
-}
-
-fn fail_times(handle: &CircuitBreakerHandle, times: u32) {
-    for _ in 0..times {
-        handle.try_acquire().unwrap().failure();
-    }
-}
-
-/// A stale result is stale whatever it says. Fatal failures and hints change no more than others.
-#[tokio::test(start_paused = true)]
-async fn a_late_fatal_failure_with_a_hint_is_stale_like_any_other() {
-    let handle = CircuitBreakerLayer::new().handle();
-    let late: Vec<_> = (0..3).map(|_| handle.try_acquire().unwrap()).collect();
-    let patient = Failure::fatal().with_retry_after(secs(100));
-    fail_times(&handle, 3);
-    pass(secs(30)).await;
-    let probe = handle.try_acquire().unwrap();
-    let mut late = late.into_iter();
-    let mut say = || late.next().unwrap().record(patient);
-
-    // Half-open: nothing changes, and the cooldown after a failed probe is no longer.
-    let before = handle.snapshot();
-    assert_eq!(say(), Recorded::Stale);
-    assert_eq!(handle.snapshot(), before);
-    probe.failure();
-    assert_eq!(handle.snapshot().time_left, Some(secs(30)));
-    // Closed again: nothing changes, and the next trip is like any other.
-    pass(secs(30)).await;
-    handle.try_acquire().unwrap().success();
-    let before = handle.snapshot();
-    assert_eq!(say(), Recorded::Stale);
-    assert_eq!(handle.snapshot(), before);
-    fail_times(&handle, 3);
-    assert_eq!(handle.snapshot().time_left, Some(secs(30)));
-    // Open: the stale failure moves the cooldown, and does nothing else.
-    let trips = handle.snapshot().trips;
-    assert_eq!(say(), Recorded::Stale);
-    let seen = handle.snapshot();
-    assert_eq!((seen.time_left, seen.trips), (Some(secs(100)), trips));
-    assert_eq!(seen.last_failure, Some(FailureKind::Fatal));
 }

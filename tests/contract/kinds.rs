@@ -1,21 +1,24 @@
-//! Services, futures, requests and errors of every kind that tower allows.
+//! Proves that the layers guard services, futures, requests and errors of every kind that tower
+//! allows.
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
-use std::fmt;
-use std::future::{Future, poll_fn, ready};
+use std::error::Error;
+use std::future::{Future, Ready, poll_fn, ready};
 use std::marker::PhantomPinned;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_breaker::{
-    CircuitBreakerLayer, Failure, IntoError, Outcome, Reason, Refusal, Refuse, State,
+    CircuitBreakerLayer, Failure, FallbackLayer, Outcome, Reason, Refusal, State, TripwireLayer,
 };
 
-use crate::site::{Down, Query, Site, ask, now, refused, trip};
+use crate::support::refused;
+use crate::support::site::{Down, Query, ask_now, now, trip_by_hand};
+
+// ===== the circuit breaker =====
 
 fn flagged(result: Result<&String, &Infallible>) -> Outcome {
     match result {
@@ -73,93 +76,9 @@ fn a_keyed_service_that_cannot_fail_still_cannot_under_refuse_with() {
 }
 
 #[test]
-fn a_call_that_is_not_ready_goes_to_refuse_with_too() {
-    let layer = CircuitBreakerLayer::new()
-        .refuse_with(|_: Query, refusal: Refusal| Err::<Query, _>(refusal));
-    let mut service = layer.layer(service_fn(|query: Query| ready(Ok::<_, Refusal>(query))));
-    let refusal = now(service.call("q")).unwrap_err();
-    assert_eq!(refusal.reason(), Reason::NotReady);
-    assert_eq!(
-        refusal.to_string(),
-        "tool was called before it was ready: call it again"
-    );
-}
-
-#[derive(Clone, Debug, PartialEq)]
-enum Mine {
-    Broken,
-    Refused(Refusal),
-}
-
-impl From<Refusal> for Mine {
-    fn from(refusal: Refusal) -> Self {
-        Mine::Refused(refusal)
-    }
-}
-
-#[test]
-fn an_error_that_can_be_made_from_a_refusal_is_kept_by_into_error() {
-    let layer = CircuitBreakerLayer::new().refuse(IntoError);
-    let mut service = layer.layer(service_fn(|_: Query| ready(Err::<Query, _>(Mine::Broken))));
-    for _ in 0..3 {
-        assert_eq!(ask(&mut service), Err(Mine::Broken));
-    }
-    let Err(Mine::Refused(refusal)) = ask(&mut service) else {
-        panic!("not refused");
-    };
-    assert_eq!(refusal.reason(), Reason::CircuitOpen);
-}
-
-/// A policy that answers some requests and changes the error's type.
-#[derive(Clone)]
-struct Cached;
-
-#[derive(Debug, PartialEq)]
-enum Told {
-    Refused(Query, Reason),
-    Inner(String),
-}
-
-impl<E: fmt::Display> Refuse<Query, Query, E> for Cached {
-    type Error = Told;
-
-    fn refuse(&self, query: Query, refusal: Refusal) -> Result<Query, Told> {
-        match query {
-            "q" => Ok("from the cache"),
-            other => Err(Told::Refused(other, refusal.reason())),
-        }
-    }
-
-    fn convert(err: E) -> Told {
-        Told::Inner(err.to_string())
-    }
-}
-
-#[test]
-fn a_refusal_policy_of_the_users_decides_by_the_request_and_names_its_own_error() {
-    let site = Arc::new(Site::default());
-    site.set_down(true);
-    let mut service = CircuitBreakerLayer::new().refuse(Cached).layer(site.tool());
-    let down = Told::Inner("the tool is down".to_owned());
-    for _ in 0..2 {
-        assert_eq!(ask(&mut service).as_ref(), Err(&down));
-    }
-    // A readiness error is converted like any other.
-    site.set_lost(true);
-    assert_eq!(ask(&mut service).as_ref(), Err(&down));
-    assert_eq!(ask(&mut service), Ok("from the cache"));
-    now(poll_fn(|cx| service.poll_ready(cx))).unwrap();
-    assert_eq!(
-        now(service.call("other")),
-        Err(Told::Refused("other", Reason::CircuitOpen))
-    );
-    assert_eq!(site.calls(), 2);
-}
-
-#[test]
-fn a_typed_error_that_no_box_can_hold_is_kept_by_refuse_with() {
-    // The error is neither `'static`, nor `Send`, nor an `Error`. The stock classifier asks for
-    // `'static`, so the test uses one of its own.
+fn refuse_with_keeps_an_error_type_that_no_box_can_hold() {
+    // The error is neither `'static` nor `Send` nor an `Error`. The stock classifier asks for
+    // `'static`, so the test has its own.
     struct Local<'a>(Rc<Cell<u32>>, &'a str);
     let text = String::from("borrowed");
     let count = Rc::new(Cell::new(0));
@@ -183,8 +102,8 @@ fn a_typed_error_that_no_box_can_hold_is_kept_by_refuse_with() {
     assert_eq!(count.get(), 3);
 }
 
-/// A service that is neither `Clone`, nor `'static`, nor `Send`. Its future is none of these
-/// either, nor `Unpin`.
+/// A service that is neither `Clone` nor `'static` nor `Send`. Neither is its future, which is
+/// not `Unpin` either.
 struct Local<'a> {
     log: &'a RefCell<Vec<String>>,
     down: Rc<Cell<bool>>,
@@ -232,7 +151,7 @@ impl<'a> Future for Pinned<'a> {
 }
 
 #[test]
-fn a_service_that_is_neither_clone_nor_static_nor_send_is_guarded_all_the_same() {
+fn a_breaker_guards_a_service_that_is_neither_clone_nor_static_nor_send() {
     let log = RefCell::new(Vec::new());
     let down = Rc::new(Cell::new(false));
     let mut queries: Vec<String> = (0..5).map(|i| format!("q{i}")).collect();
@@ -252,12 +171,12 @@ fn a_service_that_is_neither_clone_nor_static_nor_send_is_guarded_all_the_same()
     down.set(true);
     assert!(ask(queries.next().unwrap()).unwrap_err().is::<Down>());
     let refusal = ask(queries.next().unwrap());
-    assert_eq!(refused(refusal).0, Reason::CircuitOpen);
+    assert_eq!(refused(refusal).reason(), Reason::CircuitOpen);
     assert_eq!(*log.borrow(), ["q0", "q1"]);
 }
 
 #[test]
-fn a_keyed_service_of_that_kind_is_guarded_too_by_a_key_inside_a_borrowed_request() {
+fn a_keyed_breaker_guards_such_a_service_by_a_key_inside_a_borrowed_request() {
     struct Ask<'a> {
         tool: &'a str,
         seen: &'a RefCell<Vec<String>>,
@@ -286,11 +205,11 @@ fn a_keyed_service_of_that_kind_is_guarded_too_by_a_key_inside_a_borrowed_reques
     assert_eq!(handle.state("search"), State::Open);
     assert_eq!(handle.state("fetch"), State::Closed);
     assert_eq!(*seen.borrow(), ["search", "fetch", "fetch"]);
-    assert_eq!(refused(answers.remove(2)).0, Reason::CircuitOpen);
+    assert_eq!(refused(answers.remove(2)).reason(), Reason::CircuitOpen);
 }
 
 #[tokio::test]
-async fn a_request_that_can_neither_be_cloned_nor_live_long_is_handed_on_or_given_to_the_policy() {
+async fn a_request_that_is_neither_clone_nor_static_is_handed_on_or_given_to_the_policy() {
     struct Once<'a>(&'a Cell<u32>);
     impl Drop for Once<'_> {
         fn drop(&mut self) {
@@ -305,11 +224,14 @@ async fn a_request_that_can_neither_be_cloned_nor_live_long_is_handed_on_or_give
     }));
     let answer = service.ready().await.unwrap().call(Once(&dropped)).await;
     assert_eq!((answer.unwrap(), dropped.get()), (0, 1));
-    trip(&handle);
+    trip_by_hand(&handle);
     let answer = service.ready().await.unwrap().call(Once(&dropped)).await;
-    assert_eq!((refused(answer).0, dropped.get()), (Reason::CircuitOpen, 2));
+    assert_eq!(
+        (refused(answer).reason(), dropped.get()),
+        (Reason::CircuitOpen, 2)
+    );
 
-    // The policy gets the request back whole.
+    // The policy gets the whole request back.
     let layer = CircuitBreakerLayer::new()
         .refuse_with(|once: Once<'_>, _: Refusal| Ok::<_, Down>(once.0.get() + 100));
     layer.handle().force_open();
@@ -339,7 +261,7 @@ async fn a_classifier_may_borrow_from_its_surroundings() {
     assert_eq!(handle.snapshot().streak, 2);
 }
 
-/// The same stack serves requests of two types, as in frameworks.
+/// Frameworks use one stack for requests of two types.
 #[test]
 fn one_circuit_guards_calls_of_several_request_types() {
     #[derive(Clone)]
@@ -369,8 +291,81 @@ fn one_circuit_guards_calls_of_several_request_types() {
     let mut service = ServiceBuilder::new()
         .layer(CircuitBreakerLayer::new().failure_threshold(1))
         .service(Both);
-    assert_eq!(ask(&mut service).unwrap(), "q");
+    assert_eq!(ask_now(&mut service).unwrap(), "q");
     now(poll_fn(|cx| Service::<u8>::poll_ready(&mut service, cx))).unwrap();
     assert!(now(service.call(1_u8)).is_err());
-    assert_eq!(refused(ask(&mut service)).0, Reason::CircuitOpen);
+    assert_eq!(refused(ask_now(&mut service)).reason(), Reason::CircuitOpen);
+}
+
+// ===== the fallback =====
+
+#[tokio::test(start_paused = true)]
+async fn a_fallback_asks_only_for_a_service_and_its_request() {
+    /// A service that borrows, and that is neither `Clone` nor `Send`.
+    struct Local<'a>(&'a str, Rc<()>);
+    struct Request(Rc<()>);
+
+    impl Service<Request> for Local<'_> {
+        type Response = usize;
+        type Error = Infallible;
+        type Future = Ready<Result<usize, Infallible>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, request: Request) -> Self::Future {
+            ready(Ok(self.0.len() + Rc::strong_count(&request.0)))
+        }
+    }
+
+    let text = "borrowed".to_owned();
+    let mut services = FallbackLayer::new("primary")
+        .refuse_with(|_: Request, _: Refusal| Ok::<_, Infallible>(0))
+        .layer(Local(&text, Rc::new(())));
+    let answer = services.ready().await.unwrap().call(Request(Rc::new(())));
+    assert_eq!(answer.await, Ok(9));
+    assert_eq!(services.get_ref().0, text);
+    assert_eq!(Rc::strong_count(&services.get_mut().1), 1);
+    assert_eq!(services.into_inner().0, text);
+
+    let mut models = FallbackLayer::rewriting("primary", |_: &mut Request, _: &str| ())
+        .model("a")
+        .refuse_with(|_: Request, _: Refusal| Ok::<_, Infallible>(0))
+        .layer(Local(&text, Rc::new(())));
+    let answer = models.ready().await.unwrap().call(Request(Rc::new(())));
+    assert_eq!(answer.await, Ok(9));
+}
+
+// ===== the tripwire =====
+
+/// A service that is not `Clone`, with a future that is neither `Send` nor `'static`.
+struct Borrowing<'a>(&'a std::cell::Cell<u32>);
+
+impl<'a> Service<u32> for Borrowing<'a> {
+    type Response = u32;
+    type Error = Box<dyn Error + Send + Sync>;
+    type Future = std::pin::Pin<Box<dyn Future<Output = Result<u32, Self::Error>> + 'a>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, n: u32) -> Self::Future {
+        let cell = self.0;
+        Box::pin(async move {
+            cell.set(cell.get() + n);
+            Ok(n)
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_tripwire_asks_only_for_a_service() {
+    let sum = std::cell::Cell::new(0);
+    let mut tool = TripwireLayer::new().layer(Borrowing(&sum));
+    for n in 1..4 {
+        tool.ready().await.unwrap().call(n).await.unwrap();
+    }
+    assert_eq!(sum.get(), 6);
 }

@@ -1,12 +1,7 @@
-//! The contract of a tower service, seen from outside: readiness, wake-ups, clones, and stacks
-//! with tower's own middleware.
+//! The contract of a tower service, for every layer: services of every kind, and stacks of layers.
 
-#[path = "../support/site.rs"]
-mod site;
+#[path = "../support/mod.rs"]
+mod support;
 
 mod kinds;
-mod panics;
-mod readiness;
 mod stacks;
-mod waiting;
-mod when_open;

@@ -1,17 +1,16 @@
-//! Dropped turns: the effect of each `Cancelled` rule, and that no probe is lost.
-
-use std::time::Duration;
+//! Proves what a dropped turn says under each rule: never a chain that is stuck, never two slots.
 
 use tokio_test::{assert_pending, task};
 use tower::{Layer, Service, ServiceExt};
 use tower_breaker::{Cancelled, FallbackLayer};
 
-use crate::support::models::{DOWN, Does, Model, advance, classify, strikes, turn, turns};
+use crate::support::model::{DOWN, Does, Model, classify, strikes, turn, turns};
+use crate::support::{pass, secs};
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_turn_has_the_outcome_of_on_cancel() {
-    /// The state after a dropped probe and a dropped turn of the backup: whether a probe is due,
-    /// the failures of probes, the strikes.
+async fn a_dropped_turn_counts_by_the_rule() {
+    /// Drops a turn of the backup and a probe. Returns whether a probe is due, the probe failures
+    /// and the strikes.
     async fn after(rule: Cancelled, ran: u64, polls: bool) -> (bool, u32, u32) {
         let (primary, a) = (Model::new("primary"), Model::new("a"));
         let layer = FallbackLayer::new("primary")
@@ -23,9 +22,8 @@ async fn a_dropped_turn_has_the_outcome_of_on_cancel() {
         turns(&service, 3).await;
         a.does(Does::Hang);
         primary.does(Does::Hang);
-        advance(60 - ran).await;
-        // First a turn of the backup is dropped, while the cooldown runs. Then the probe is
-        // dropped.
+        pass(secs(60 - ran)).await;
+        // The turn of the backup comes first, while the cooldown runs, and then the probe.
         for model in [&a, &primary] {
             let mut service = service.clone();
             service.ready().await.unwrap();
@@ -35,7 +33,7 @@ async fn a_dropped_turn_has_the_outcome_of_on_cancel() {
             if polls {
                 assert_pending!(turn.poll());
             }
-            advance(ran).await;
+            pass(secs(ran)).await;
             drop(turn);
         }
         let snapshot = handle.snapshot();
@@ -45,14 +43,14 @@ async fn a_dropped_turn_has_the_outcome_of_on_cancel() {
         assert_eq!(after(Cancelled::Ignore, 5, polls).await, (false, 0, 0));
         assert_eq!(after(Cancelled::Release, 5, polls).await, (true, 0, 0));
         assert_eq!(after(Cancelled::Failure, 5, polls).await, (true, 1, 1));
-        let five = Cancelled::FailureAfter(Duration::from_secs(5));
+        let five = Cancelled::FailureAfter(secs(5));
         assert_eq!(after(five, 5, polls).await, (true, 1, 1));
         assert_eq!(after(five, 4, polls).await, (true, 0, 0));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_probe_never_wedges_and_never_makes_a_second_slot() {
+async fn a_dropped_probe_never_leaves_the_chain_stuck_or_with_two_slots() {
     let (primary, a) = (Model::new("primary"), Model::new("a"));
     let layer = FallbackLayer::new("primary")
         .backup("a", a)
@@ -62,7 +60,7 @@ async fn a_dropped_probe_never_wedges_and_never_makes_a_second_slot() {
     turns(&service, 3).await;
     primary.does(Does::Hang);
     primary.calls();
-    advance(60).await;
+    pass(secs(60)).await;
     for n in 0..1000 {
         let mut service = service.clone();
         service.ready().await.unwrap();
@@ -73,7 +71,7 @@ async fn a_dropped_probe_never_wedges_and_never_makes_a_second_slot() {
         drop(probe);
         assert_eq!(turn(&service).await, Ok("a"), "the slot is kept");
         assert_eq!(primary.count(), 1);
-        advance(120).await;
+        pass(secs(120)).await;
         assert!(handle.snapshot().due);
     }
 }

@@ -1,15 +1,20 @@
-//! The events, and the closures of `on_fallback` and `served_by`.
+//! Proves what observers, callbacks, responses and `Debug` tell.
 
 use std::sync::{Arc, Mutex};
 
 use tokio_test::{assert_pending, task};
-use tower::{Layer, ServiceExt};
+use tower::{Layer, Service, ServiceExt};
 use tower_breaker::{EntryChange, Event, FallbackLayer};
+use tower_test::assert_request_eq;
 
-use crate::support::models::{Answer, DOWN, Does, FATAL, Model, advance, classify, turn, turns};
+use crate::support::mocks::{Mocks, mocks};
+use crate::support::model::{
+    Answer, DOWN, Does, FATAL, Model, classify, rate_limited, turn, turns,
+};
+use crate::support::{pass, secs};
 
 #[tokio::test(start_paused = true)]
-async fn a_response_names_its_server_and_observers_see_each_turn() {
+async fn a_response_learns_who_served_it_and_observers_hear_of_each_turn() {
     let (primary, a) = (Model::new("primary"), Model::new("a"));
     let told = Arc::new(Mutex::new(Vec::new()));
     let log = Arc::clone(&told);
@@ -41,7 +46,7 @@ async fn a_response_names_its_server_and_observers_see_each_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_response_names_its_server_without_observers() {
+async fn a_response_learns_who_served_it_though_nobody_observes() {
     let layer = FallbackLayer::new("primary")
         .classify(classify)
         .served_by(|answer: &mut Answer, name: &str| answer.served_by = Some(name.to_owned()));
@@ -53,7 +58,7 @@ async fn a_response_names_its_server_without_observers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn observers_get_a_late_verdict_event_for_stale_results_only() {
+async fn only_late_verdicts_are_told_as_late() {
     let (primary, a) = (Model::new("primary"), Model::new("a"));
     let told = Arc::new(Mutex::new(Vec::new()));
     let log = Arc::clone(&told);
@@ -107,18 +112,18 @@ async fn on_fallback_is_called_at_every_trip_with_the_first_live_entry() {
     turn(&service).await.unwrap_err();
     assert_eq!(*told.lock().unwrap(), [to(Some("a"))]);
     handle.disable("a").unwrap();
-    advance(60).await;
-    primary.does(crate::support::models::rate_limited(1));
+    pass(secs(60)).await;
+    primary.does(rate_limited(1));
     turn(&service).await.unwrap_err();
     assert_eq!(*told.lock().unwrap(), [to(Some("a")), to(Some("b"))]);
     handle.disable("b").unwrap();
-    advance(60).await;
+    pass(secs(60)).await;
     turn(&service).await.unwrap_err();
     assert_eq!(told.lock().unwrap().last(), Some(&to(None)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_observer_may_call_back_and_may_panic() {
+async fn a_listener_may_call_the_fallback_and_another_may_panic() {
     let events = Arc::new(Mutex::new(Vec::new()));
     let log = Arc::clone(&events);
     let primary = Model::new("primary");
@@ -146,4 +151,27 @@ async fn an_observer_may_call_back_and_may_panic() {
     turn(&service).await.unwrap_err();
     assert_eq!(*events.lock().unwrap(), ["fallback", "a disabled"]);
     assert_eq!(turn(&service).await, Ok("b"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_future_shows_its_permit() {
+    let mut mocks = mocks(|layer| layer);
+    let show = async |mocks: &Mocks| {
+        let mut service = mocks.service.clone();
+        service.ready().await.unwrap();
+        format!("{:?}", service.call("hello"))
+    };
+    let shown = show(&mocks).await;
+    assert!(
+        shown.contains("permit: Permit { generation: 0, server: Primary(Ordinary) }"),
+        "{shown}"
+    );
+    // Nobody waits for this answer.
+    assert_request_eq!(mocks.primary, "hello").send_response("from primary");
+    mocks.trip().await;
+    let shown = show(&mocks).await;
+    assert!(
+        shown.contains("permit: Permit { generation: 1, server: Entry(0) }"),
+        "{shown}"
+    );
 }

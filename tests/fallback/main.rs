@@ -1,21 +1,22 @@
-//! The fallback, as its users see it.
+//! The fallback. Unless a test says otherwise it has the defaults: three failures, a cooldown of
+//! 60 s, two probes, two strikes, and the chain [a, b]. "Case 24" and the like number the cases
+//! from the field.
 
 #[path = "../support/mod.rs"]
 mod support;
 
-mod bounds;
 mod cancelled;
-mod costs;
+mod chain;
+mod cooldown;
 mod counting;
 mod events;
-mod fixture;
-mod oracle;
+mod looking;
 mod panics;
 mod probe;
 mod readiness;
 mod refusal;
-mod routing;
-mod same_turn;
+mod replay;
 mod settings;
-mod stacks;
+mod sharing;
 mod stale;
+mod waiting;

@@ -1,74 +1,77 @@
-//! When a turn is refused, and the contents of the refusal.
+//! Proves when a turn is refused, what the refusal tells, and what becomes of it.
 
 use std::convert::Infallible;
 
 use tower::{Layer, Service, ServiceExt};
 use tower_breaker::{Exhausted, FallbackLayer, IntoError, Reason, Refusal};
 
-use super::fixture::{Models, SECOND, refusal, trip};
-use crate::support::models::{DOWN, Does, FATAL, Model, advance, classify, strikes, turn, turns};
+use crate::support::model::{DOWN, Does, FATAL, Model, Models, classify, strikes, turn, turns};
+use crate::support::{pass, refused, secs};
 
+/// Case 27.
 #[tokio::test(start_paused = true)]
-async fn case_27_exhausted() {
+async fn a_turn_without_a_live_entry_is_refused_until_the_primary_is_probed() {
     let models = Models::new();
     let layer = models.layer();
     let (service, handle) = (layer.layer(models.primary.clone()), layer.handle());
-    trip(&service, &handle, &models).await;
+    models.trip(&service, &handle).await;
     models.a.does(DOWN);
     models.b.does(DOWN);
     turns(&service, 4).await;
     assert_eq!((models.a.count(), models.b.count()), (2, 2));
     assert_eq!(strikes(&handle.snapshot()), [2, 2]);
 
-    advance(20).await;
+    pass(secs(20)).await;
     assert_eq!(handle.active_model(), None);
-    let refused = refusal(service.clone().oneshot(String::new()).await);
-    assert_eq!(refused.reason(), Reason::FallbackExhausted);
-    assert_eq!(refused.retry_after(), Some(40 * SECOND));
-    assert_eq!(refused.name(), Some("primary"));
+    let refusal = refused(service.clone().oneshot(String::new()).await);
+    assert_eq!(refusal.reason(), Reason::FallbackExhausted);
+    assert_eq!(refusal.retry_after(), Some(secs(40)));
+    assert_eq!(refusal.name(), Some("primary"));
     assert_eq!(
-        refused.to_string(),
+        refusal.to_string(),
         "`primary` temporarily unavailable, and its backups too"
     );
     let none = (0, 0, 0);
     let counts = || (models.primary.count(), models.a.count(), models.b.count());
     assert_eq!(counts(), none);
 
-    advance(40).await;
+    pass(secs(40)).await;
     models.primary.does(Does::Wait);
     let probe = tokio::spawn(service.clone().oneshot(String::new()));
     tokio::task::yield_now().await;
-    advance(50).await;
-    let refused = refusal(service.clone().oneshot(String::new()).await);
-    assert_eq!(refused.reason(), Reason::ProbeInFlight);
-    assert_eq!(refused.retry_after(), Some(70 * SECOND));
+    pass(secs(50)).await;
+    let refusal = refused(service.clone().oneshot(String::new()).await);
+    assert_eq!(refusal.reason(), Reason::ProbeInFlight);
+    assert_eq!(refusal.retry_after(), Some(secs(70)));
     models.primary.release(Does::Answer);
     assert_eq!(probe.await.unwrap().unwrap().by, "primary");
     assert_eq!(counts(), (1, 0, 0));
 }
 
+/// Case 27.
 #[tokio::test(start_paused = true)]
-async fn case_27_without_a_chain_it_is_never_refused() {
+async fn without_a_chain_no_turn_is_refused() {
     let primary = Model::new("primary");
     let layer = FallbackLayer::new("primary").classify(classify);
     let (service, handle) = (layer.layer(primary.clone()), layer.handle());
     primary.does(DOWN);
     for _ in 0..200 {
         assert!(turn(&service).await.unwrap_err().starts_with("primary:"));
-        advance(1).await;
+        pass(secs(1)).await;
     }
     assert_eq!(primary.count(), 200);
     assert!(handle.fallback_activated());
     assert_eq!(handle.active_model().as_deref(), Some("primary"));
 }
 
+/// Case 35.
 #[tokio::test(start_paused = true)]
-async fn case_35_last_resort() {
+async fn the_last_resort_serves_the_primary_instead_of_refusing() {
     let models = Models::new();
     for exhausted in [Exhausted::Refuse, Exhausted::LastResort] {
         let layer = models.layer().when_exhausted(exhausted);
         let (service, handle) = (layer.layer(models.primary.clone()), layer.handle());
-        trip(&service, &handle, &models).await;
+        models.trip(&service, &handle).await;
         models.a.does(FATAL);
         models.b.does(FATAL);
         turns(&service, 2).await;
@@ -81,17 +84,17 @@ async fn case_35_last_resort() {
             assert_eq!(result, Ok("primary"));
             assert_eq!(models.primary.count(), 1);
             models.primary.does(DOWN);
-            advance(30).await;
+            pass(secs(30)).await;
             turn(&service).await.unwrap_err();
             let left = handle.snapshot().time_until_probe;
-            assert_eq!(left, Some(30 * SECOND), "its result says nothing");
+            assert_eq!(left, Some(secs(30)), "its result says nothing");
             models.primary.calls();
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_policy_decides_what_a_refusal_becomes() {
+async fn a_refusal_becomes_what_the_policy_makes_of_it() {
     #[derive(Debug)]
     enum Mine {
         Refused(Reason),

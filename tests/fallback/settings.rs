@@ -1,23 +1,42 @@
-//! Settings that make no sense, and settings at their limits.
+//! Proves that a setting has a documented meaning or panics with its name.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use tower::{Layer, ServiceExt};
 use tower_breaker::FallbackLayer;
 
-use super::fixture::Models;
-use crate::support::models::{Does, Model, advance, rate_limited, turn, turns};
+use crate::support::model::{Does, Model, Models, rate_limited, turn, turns};
+use crate::support::{panic_message, pass, secs};
 
+/// Case 17.
 #[test]
-fn case_28_duplicates_and_the_primary_in_its_own_chain() {
-    let message = |build: &dyn Fn()| {
-        let payload = catch_unwind(AssertUnwindSafe(build)).expect_err("panics");
-        payload.downcast::<String>().map_or_else(
-            |payload| (*payload.downcast::<&str>().unwrap()).to_owned(),
-            |message| *message,
-        )
-    };
+fn a_nonsense_setting_panics_and_names_its_setter() {
+    fn layer() -> FallbackLayer {
+        FallbackLayer::new("primary")
+    }
+    let cases: [(&dyn Fn(), &str); 6] = [
+        (&|| drop(layer().trip_threshold(0)), "trip_threshold"),
+        (
+            &|| drop(layer().recovery_successes_needed(0)),
+            "recovery_successes_needed",
+        ),
+        (&|| drop(layer().max_fail_count(0)), "max_fail_count"),
+        (&|| drop(layer().probation_limit(0)), "probation_limit"),
+        (
+            &|| drop(layer().probe_timeout(Duration::ZERO)),
+            "probe_timeout",
+        ),
+        (&|| drop(layer().bench(Duration::ZERO)), "bench"),
+    ];
+    for (build, name) in cases {
+        let message = panic_message(build);
+        assert!(message.contains(&format!("`{name}`")), "{message}");
+    }
+}
+
+/// Case 28.
+#[test]
+fn a_duplicate_or_empty_name_panics_and_the_message_holds_the_name() {
     let model = || Model::new("m");
     let rewriting = || FallbackLayer::rewriting("gpt-5", |_: &mut String, _: &str| ());
     let cases: [(&dyn Fn(), &str); 9] = [
@@ -56,39 +75,14 @@ fn case_28_duplicates_and_the_primary_in_its_own_chain() {
         ),
     ];
     for (build, name) in cases {
-        let message = message(build);
+        let message = panic_message(build);
         assert!(message.contains(name), "{message}");
     }
 }
 
-#[test]
-fn case_17_nonsense_settings_panic_and_name_the_setter() {
-    fn layer() -> FallbackLayer {
-        FallbackLayer::new("primary")
-    }
-    let cases: [(&dyn Fn(), &str); 6] = [
-        (&|| drop(layer().trip_threshold(0)), "trip_threshold"),
-        (
-            &|| drop(layer().recovery_successes_needed(0)),
-            "recovery_successes_needed",
-        ),
-        (&|| drop(layer().max_fail_count(0)), "max_fail_count"),
-        (&|| drop(layer().probation_limit(0)), "probation_limit"),
-        (
-            &|| drop(layer().probe_timeout(Duration::ZERO)),
-            "probe_timeout",
-        ),
-        (&|| drop(layer().bench(Duration::ZERO)), "bench"),
-    ];
-    for (build, name) in cases {
-        let payload = catch_unwind(AssertUnwindSafe(build)).expect_err(name);
-        let message = payload.downcast_ref::<&str>().unwrap();
-        assert!(message.contains(&format!("`{name}`")), "{message}");
-    }
-}
-
+/// Case 17.
 #[tokio::test(start_paused = true)]
-async fn case_17_times_without_end_and_of_no_length_are_as_documented() {
+async fn settings_at_their_limits_mean_what_the_docs_say() {
     let models = Models::new();
     let layer = models
         .layer()
@@ -103,7 +97,7 @@ async fn case_17_times_without_end_and_of_no_length_are_as_documented() {
     models.primary.does(Does::Hang);
     drop(tokio::spawn(service.clone().oneshot(String::new())));
     tokio::task::yield_now().await;
-    advance(1_000_000_000).await;
+    pass(secs(1_000_000_000)).await;
     assert_eq!(turn(&service).await, Ok("a"));
     assert_eq!(handle.snapshot().lease_left, None);
 
@@ -114,7 +108,7 @@ async fn case_17_times_without_end_and_of_no_length_are_as_documented() {
     let (service, handle) = (layer.layer(models.primary.clone()), layer.handle());
     models.primary.does(rate_limited(u64::MAX));
     turns(&service, 3).await;
-    advance(1_000_000_000).await;
+    pass(secs(1_000_000_000)).await;
     assert_eq!(turn(&service).await, Ok("a"));
     assert_eq!(handle.snapshot().time_until_probe, None);
 }

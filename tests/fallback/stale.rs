@@ -1,14 +1,15 @@
-//! Results that come late.
+//! Proves that late results change nothing.
 
 use futures::future::join_all;
 use tower::{Layer, ServiceExt};
 use tower_breaker::FallbackState;
 
-use super::fixture::{Models, trip};
-use crate::support::models::{Does, FATAL, advance, turn};
+use crate::support::model::{Does, FATAL, Models, turn};
+use crate::support::{pass, secs};
 
+/// Case 29.
 #[tokio::test(start_paused = true)]
-async fn case_29_late_answers() {
+async fn late_answers_count_for_nobody() {
     let models = Models::new();
     let layer = models.layer();
     let (service, handle) = (layer.layer(models.primary.clone()), layer.handle());
@@ -17,13 +18,13 @@ async fn case_29_late_answers() {
     let old = tokio::spawn(service.clone().oneshot(String::new()));
     tokio::task::yield_now().await;
     models.primary.calls();
-    trip(&service, &handle, &models).await;
+    models.trip(&service, &handle).await;
     models.a.does(Does::Wait);
     let late: Vec<_> = (0..5)
         .map(|_| tokio::spawn(service.clone().oneshot(String::new())))
         .collect();
     tokio::task::yield_now().await;
-    advance(60).await;
+    pass(secs(60)).await;
     models.primary.does(Does::Answer);
     assert_eq!(turn(&service).await, Ok("primary"));
     for _ in 0..5 {

@@ -1,5 +1,4 @@
-//! Every public name of HTTP and gRPC, and `judge` beside every setter that changes a layer's
-//! type, written as a user would. The test is that it compiles.
+//! The names of feature `http`, and `judge` beside every setter that changes a layer's type.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -18,14 +17,15 @@ use tower_breaker::{
     HealthRouter, Outcome, Refusal, TripwireLayer,
 };
 
-type Ask = Request<String>;
-type Answer = Response<Full<Bytes>>;
+pub type Ask = Request<String>;
 
-async fn model(ask: Ask) -> Result<Answer, BoxError> {
+pub type Answer = Response<Full<Bytes>>;
+
+pub async fn model(ask: Ask) -> Result<Answer, BoxError> {
     Ok(Response::new(Full::from(ask.into_body())))
 }
 
-/// Makes a call, and reads the answer to its end.
+/// Asks, and reads the answer to its end.
 async fn answer<S, B>(service: S) -> String
 where
     S: Service<Ask, Response = Response<B>, Error: std::fmt::Debug>,
@@ -37,7 +37,7 @@ where
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-#[allow(clippy::needless_pass_by_value, clippy::unnecessary_wraps)] // The caller fixes the signature.
+#[allow(clippy::needless_pass_by_value, clippy::unnecessary_wraps)] // As it is called.
 fn soft(_: Ask, refusal: Refusal) -> Result<Answer, BoxError> {
     Ok(SoftRefusal::text()
         .response(&refusal)
@@ -109,14 +109,14 @@ async fn a_layer_takes_every_setter_after_judge() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_judge_holds_and_head_keeps_the_response_type() {
+async fn the_last_judge_holds_and_head_leaves_the_response_type() {
     let layer = CircuitBreakerLayer::new().judge(EndOfBody).judge(Head);
     let service = ServiceBuilder::new().layer(layer).service_fn(model);
     let response: Answer = service.oneshot(Ask::default()).await.unwrap();
     assert_eq!(response.status(), StatusCode::OK);
 }
 
-/// An inspector that looks at the head alone.
+/// An inspector of the head alone.
 #[derive(Clone)]
 struct Looks;
 
@@ -181,32 +181,4 @@ fn statuses_hints_and_refusals_are_used_without_a_layer() {
     let _service = layer.layer(service_fn(|(): ()| async {
         Ok::<_, Infallible>(Response::new(String::new()))
     }));
-}
-
-#[cfg(feature = "grpc")]
-#[tokio::test(start_paused = true)]
-async fn codes_are_read_and_refusals_made_around_a_layer_or_without_one() {
-    use tower_breaker::grpc::{Code, Codes, SoftRefusal, retry_after};
-
-    const CODES: Codes = Codes::new();
-    let headers = HeaderMap::new();
-    assert_eq!(
-        (retry_after(&headers), CODES.status_in(&headers)),
-        (None, None)
-    );
-    assert_eq!(CODES.outcome(Code::from_number(0)), Outcome::Success);
-    let codes = Codes::models()
-        .code(Code::Aborted, Failure::transient())
-        .errors(ErrorsAsFailures);
-    let layer = CircuitBreakerLayer::new()
-        .classify(codes.clone())
-        .judge(EndOfBody.inspect(codes))
-        .refuse(SoftRefusal);
-    let circuit = layer.handle();
-    let service = layer.layer(service_fn(model));
-    circuit.force_open();
-    let ask = Request::new(String::new());
-    let response = service.oneshot(ask).await.unwrap();
-    let code = Code::from_bytes(response.headers()["grpc-status"].as_bytes());
-    assert_eq!((code, code.number()), (Code::Unavailable, 14));
 }

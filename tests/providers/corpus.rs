@@ -1,5 +1,7 @@
 //! Row P28 at length: answers that only speak of errors. None of them is a failure.
 
+use std::fmt::Write as _;
+
 use serde_json::{Value, json};
 use tower_breaker::http::ErrorEvents;
 
@@ -115,8 +117,8 @@ fn p28_streams_whose_tokens_spell_errors_are_answers() {
         for piece in letters.chunks(2) {
             let piece: String = piece.iter().collect();
             let chunk = json!({"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": piece}, "finish_reason": null}]});
-            chat.push_str(&format!("data: {chunk}\n\n"));
-            ollama.push_str(&format!("{}\n", json!({"response": piece, "done": false})));
+            write!(chat, "data: {chunk}\n\n").unwrap();
+            writeln!(ollama, "{}", json!({"response": piece, "done": false})).unwrap();
         }
         chat.push_str("data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n");
         ollama.push_str("{\"response\":\"\",\"done\":true}\n");

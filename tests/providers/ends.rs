@@ -158,10 +158,11 @@ fn p34_gemini_ends_with_a_reason() {
         (vec![a, blocked], SUCCESS),
         (vec![blocked], SUCCESS),
     ] {
-        let stream: String = all
+        let events: Vec<String> = all
             .iter()
             .map(|one| format!("data: {one}\r\n\r\n"))
             .collect();
+        let stream = events.concat();
         ends(Some(SSE), &stream, outcome, false);
         let array = format!("[{}]", all.join("\n,\r\n"));
         ends(Some(JSON), &array, outcome, false);

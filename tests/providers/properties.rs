@@ -1,5 +1,7 @@
 //! What holds for every body.
 
+use std::fmt::Write as _;
+
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -40,8 +42,7 @@ fn value() -> impl Strategy<Value = Value> {
     leaf.prop_recursive(5, 48, 5, |inner| {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
-            prop::collection::vec((string(), inner), 0..6)
-                .prop_map(|pairs| Value::from_iter(pairs)),
+            prop::collection::vec((string(), inner), 0..6).prop_map(Value::from_iter),
         ]
     })
 }
@@ -59,7 +60,7 @@ fn spelled(value: &Value, seed: &mut u64, text: &mut String) {
                 char::from_u32(unit.into()).filter(|c| !c.is_control() && !"\"\\".contains(*c));
             match plain {
                 Some(c) if next(seed) % 8 != 0 => text.push(c),
-                _ => text.push_str(&format!("\\u{unit:04x}")),
+                _ => write!(text, "\\u{unit:04x}").unwrap(),
             }
         }
         text.push('"');

@@ -75,9 +75,10 @@ pub fn judged(events: &ErrorEvents, body: impl AsRef<[u8]>) -> Outcome {
 /// The document in every frame in which it may come in a body: as an event, with other line ends,
 /// over several lines of data, beside a name, as a line, in an array, as the whole body.
 pub fn framed(document: &str) -> Vec<(Option<&'static str>, String)> {
-    let pretty = serde_json::from_str::<serde_json::Value>(document)
-        .map(|value| serde_json::to_string_pretty(&value).unwrap())
-        .unwrap_or_else(|_| document.to_owned());
+    let pretty = serde_json::from_str::<serde_json::Value>(document).map_or_else(
+        |_| document.to_owned(),
+        |value| serde_json::to_string_pretty(&value).unwrap(),
+    );
     let lines = pretty.replace('\n', "\ndata: ");
     vec![
         (Some(SSE), format!("data: {document}\n\n")),

@@ -1,21 +1,19 @@
-//! Shared by the tests of the contract.
+//! A tool that answers at once, and whose site the test takes down, holds up or loses.
 
 use std::fmt;
 use std::future::{Future, Ready, ready};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
-use tokio::time::advance;
 use tokio_test::task;
 use tower::Service;
-use tower_breaker::{BoxError, CircuitBreakerHandle, Reason, Refusal};
+use tower_breaker::CircuitBreakerHandle;
 use tower_test::mock::Spawn;
 
 pub type Query = &'static str;
 
-/// The error of a broken tool.
+/// The error of a tool that is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Down;
 
@@ -27,52 +25,11 @@ impl fmt::Display for Down {
 
 impl std::error::Error for Down {}
 
-/// A tool that answers at once and counts its calls. It panics if it is called but was not polled
+/// A tool that answers at once, counts, and panics if it is called without having been polled
 /// ready.
 pub struct Tool {
     site: Arc<Site>,
     ready: bool,
-}
-
-/// The state that all clones of a tool share.
-#[derive(Default)]
-pub struct Site {
-    calls: AtomicUsize,
-    polls: AtomicUsize,
-    down: AtomicBool,
-    stuck: AtomicBool,
-    lost: AtomicBool,
-}
-
-impl Site {
-    pub fn tool(self: &Arc<Self>) -> Tool {
-        let site = Arc::clone(self);
-        Tool { site, ready: false }
-    }
-
-    pub fn calls(&self) -> usize {
-        self.calls.load(Ordering::SeqCst)
-    }
-
-    /// How often `poll_ready` was called.
-    pub fn polls(&self) -> usize {
-        self.polls.load(Ordering::SeqCst)
-    }
-
-    /// Sets whether every call fails.
-    pub fn set_down(&self, down: bool) {
-        self.down.store(down, Ordering::SeqCst);
-    }
-
-    /// Sets whether it is never ready. Wakes nobody.
-    pub fn set_stuck(&self, stuck: bool) {
-        self.stuck.store(stuck, Ordering::SeqCst);
-    }
-
-    /// Sets whether readiness is an error.
-    pub fn set_lost(&self, lost: bool) {
-        self.lost.store(lost, Ordering::SeqCst);
-    }
 }
 
 impl Clone for Tool {
@@ -112,16 +69,53 @@ impl Service<Query> for Tool {
     }
 }
 
-/// Trips the circuit: fails three calls by hand.
-pub fn trip(handle: &CircuitBreakerHandle) {
+/// What all clones of a tool share.
+#[derive(Default)]
+pub struct Site {
+    calls: AtomicUsize,
+    polls: AtomicUsize,
+    down: AtomicBool,
+    stuck: AtomicBool,
+    lost: AtomicBool,
+}
+
+impl Site {
+    pub fn tool(self: &Arc<Self>) -> Tool {
+        let site = Arc::clone(self);
+        Tool { site, ready: false }
+    }
+
+    pub fn calls(&self) -> usize {
+        self.calls.load(Ordering::SeqCst)
+    }
+
+    /// How often `poll_ready` was called.
+    pub fn polls(&self) -> usize {
+        self.polls.load(Ordering::SeqCst)
+    }
+
+    /// Makes every call fail.
+    pub fn set_down(&self, down: bool) {
+        self.down.store(down, Ordering::SeqCst);
+    }
+
+    /// Makes the tool never ready. It wakes nobody.
+    pub fn set_stuck(&self, stuck: bool) {
+        self.stuck.store(stuck, Ordering::SeqCst);
+    }
+
+    /// Makes `poll_ready` an error.
+    pub fn set_lost(&self, lost: bool) {
+        self.lost.store(lost, Ordering::SeqCst);
+    }
+}
+
+/// Fails three calls by hand, which trips a circuit with the default threshold.
+pub fn trip_by_hand(handle: &CircuitBreakerHandle) {
     for _ in 0..3 {
         handle.try_acquire().expect("closed").failure();
     }
     assert!(!handle.would_allow());
-}
-
-pub async fn advance_secs(secs: u64) {
-    advance(Duration::from_secs(secs)).await;
 }
 
 /// Polls a service's readiness as its own task.
@@ -137,20 +131,8 @@ pub fn now<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Polls the service ready and calls it. Both must be ready at once.
-pub fn ask<S: Service<Query>>(service: &mut S) -> Result<S::Response, S::Error> {
+/// Polls ready and calls. Both must be ready at once.
+pub fn ask_now<S: Service<Query>>(service: &mut S) -> Result<S::Response, S::Error> {
     now(std::future::poll_fn(|cx| service.poll_ready(cx)))?;
     now(service.call("q"))
-}
-
-/// Returns why a call was refused, and how long to wait.
-pub fn refused<T: fmt::Debug>(result: Result<T, BoxError>) -> (Reason, Option<Duration>) {
-    let err = result.expect_err("not refused");
-    let refusal = Refusal::find(&*err).unwrap_or_else(|| panic!("failed, not refused: {err}"));
-    (refusal.reason(), refusal.retry_after())
-}
-
-#[allow(clippy::unnecessary_wraps)] // The type of `Refusal::retry_after`.
-pub const fn secs(secs: u64) -> Option<Duration> {
-    Some(Duration::from_secs(secs))
 }

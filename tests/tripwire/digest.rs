@@ -1,15 +1,15 @@
-//! Digests: which values are equal, and that no payload breaks them.
+//! Proves which digests are equal, and that no payload breaks one.
 
 use std::collections::{BTreeMap, HashMap};
 
 use proptest::prelude::{Just, Strategy, any, prop, prop_oneof, proptest};
 use serde::Serialize;
-use serde::ser::Error as _;
-use serde::ser::SerializeMap as _;
-use serde::ser::SerializeSeq as _;
+use serde::ser::{Error as _, SerializeMap as _, SerializeSeq as _};
 use serde_json::{Value, json};
 use tower::{BoxError, Layer, Service, ServiceExt, service_fn};
 use tower_breaker::{Digest, Digester, JsonDigest, Reason, Refusal, TripwireLayer};
+
+use crate::support::panic_message;
 
 fn digest<T: Serialize + ?Sized>(value: &T) -> Digest {
     JsonDigest::new().of(value)
@@ -49,7 +49,7 @@ async fn the_same_call_in_three_key_orders_with_three_ids_is_refused_at_its_thir
 }
 
 #[test]
-fn values_have_equal_digests_exactly_if_they_are_equal_as_json() {
+fn what_is_equal_as_json_is_equal_and_what_is_not_is_not() {
     let classes = [
         vec![json!(null)],
         vec![json!(true)],
@@ -123,7 +123,7 @@ fn integers_of_128_bits_are_exact_too() {
 }
 
 #[test]
-fn nan_and_infinity_are_null_and_cause_no_panic() {
+fn what_is_no_number_is_null_and_panics_nobody() {
     for value in [f64::NAN, -f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
         assert_eq!(digest(&value), digest(&()));
         assert_eq!(digest(&vec![value]), digest(&json!([null])));
@@ -190,17 +190,12 @@ fn a_pointer_to_everything_is_refused() {
 #[test]
 fn nonsense_depth_limits_are_refused() {
     for levels in [0, 257, u32::MAX] {
-        let panic = std::panic::catch_unwind(|| JsonDigest::new().depth_limit(levels)).unwrap_err();
-        assert!(
-            panic
-                .downcast_ref::<String>()
-                .unwrap()
-                .contains("`depth_limit`")
-        );
+        let message = panic_message(|| JsonDigest::new().depth_limit(levels));
+        assert!(message.contains("`depth_limit`"), "{message}");
     }
 }
 
-// ===== a `Serialize` value is digested as its JSON =====
+// ===== what is Serialize is digested as the JSON that it becomes =====
 
 #[derive(Clone, Serialize)]
 struct Everything {
@@ -209,7 +204,7 @@ struct Everything {
     ratio: f32,
     letter: char,
     text: &'static str,
-    #[allow(clippy::option_option)] // JSON shows neither.
+    #[allow(clippy::option_option)] // Both leave no trace in JSON.
     some: Option<Option<u8>>,
     none: Option<u8>,
     unit: (),
@@ -286,7 +281,7 @@ fn everything() -> Everything {
 }
 
 #[test]
-fn a_serialisable_value_is_digested_as_its_json() {
+fn whatever_is_serialisable_is_digested_as_the_json_that_it_becomes() {
     let typed = everything();
     let value = serde_json::to_value(&typed).unwrap();
     for json in [
@@ -345,12 +340,12 @@ fn a_part_that_cannot_be_serialised_is_one_fixed_value_for_its_tool() {
         digest(&json!({"tool": "a", "arguments": [1]}))
     );
 
-    // A key that is not text, at any place.
+    // Keys that are no text.
     let odd: HashMap<Vec<u8>, u8> = [(vec![1], 1)].into();
     let other: HashMap<(), u8> = [((), 1)].into();
     assert_eq!(digest(&odd), digest(&other));
     assert_ne!(digest(&call("a", odd)), digest(&call("b", other)));
-    // The same for text that is not JSON.
+    // Texts that are no JSON.
     let json = JsonDigest::new();
     assert_eq!(json.of_text("{"), json.of_text("]"));
     assert_ne!(json.of_text("{"), json.of_text("\"{\""));
@@ -370,7 +365,7 @@ fn nested(depth: usize, innermost: Value) -> Value {
     })
 }
 
-/// A value's own destructor would use the stack as often as it is deep.
+/// Takes the value apart in a loop. Its own destructor would recurse once for each level.
 fn take_apart(mut value: Value) {
     loop {
         value = match value {
@@ -415,7 +410,7 @@ fn a_depth_of_ten_thousand_overflows_no_stack_and_is_one_fixed_value_past_the_li
 }
 
 #[test]
-fn deeply_nested_wrappers_without_json_of_their_own_overflow_no_stack() {
+fn wrappers_that_leave_no_trace_overflow_no_stack_either() {
     #[derive(Serialize)]
     struct Link(Option<Box<Link>>);
     let mut chain = Link(None);
@@ -445,8 +440,8 @@ fn a_payload_of_ten_megabytes_is_no_trouble() {
 
 // ===== properties =====
 
-/// JSON with its keys in any order, and with some integers beyond 53 bits. No two keys of an
-/// object are equal.
+/// JSON whose objects keep the order of their keys and have no key twice. Some integers exceed 53
+/// bits.
 #[derive(Clone, Debug)]
 enum Tree {
     Leaf(Value),
@@ -558,7 +553,7 @@ proptest! {
     }
 
     #[test]
-    fn a_field_left_out_and_a_field_absent_give_the_same_digest(tree in tree(), value in leaf()) {
+    fn leaving_out_and_never_having_been_there_are_the_same(tree in tree(), value in leaf()) {
         let json = JsonDigest::new().without("volatile");
         let mut more = tree.clone();
         fn strew(tree: &mut Tree, value: &Value) {

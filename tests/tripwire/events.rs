@@ -1,4 +1,4 @@
-//! The events of a tripwire.
+//! Proves what observers are told, and in which order.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use tower::{Layer, Service, ServiceExt};
 use tower_breaker::{Event, TripwireLayer};
 
-use super::fixture::{Tool, armed, call, search};
+use crate::support::calls::{Tool, armed, call, search};
 
 #[tokio::test]
-async fn a_listener_may_call_back_and_transitions_come_in_order() {
+async fn transitions_come_in_order_though_another_listener_panics() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&seen);
     let layer = TripwireLayer::new()
@@ -40,7 +40,7 @@ async fn a_listener_may_call_back_and_transitions_come_in_order() {
 }
 
 #[tokio::test]
-async fn late_verdicts_and_probes_are_reported() {
+async fn late_verdicts_and_probes_are_told() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&seen);
     let layer =
@@ -66,7 +66,8 @@ async fn late_verdicts_and_probes_are_reported() {
     let seen = seen.lock().unwrap();
     assert_eq!(seen[0], "transition");
     assert_eq!(seen[1..4], refused);
-    // The caller reports the fourth refusal. Another thread may deliver its transition.
+    // The caller tells the fourth refusal, and the delivering thread its transition, in either
+    // order.
     let mut fourth = seen[4..6].to_vec();
     fourth.sort_unstable();
     assert_eq!(fourth, ["refused", "transition"]);

@@ -1,95 +1,18 @@
-//! One fence for each session. Their number is bounded, and they are independent.
+//! Proves that sessions have independent fences, however many sessions have ended.
 
 use std::future::ready;
+use std::hash::Hash;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tower::{BoxError, Layer, Service, ServiceExt, service_fn};
 use tower_breaker::{Digest, Event, Reason, State, TripwireLayer};
 
-use super::fixture::{Call, Tool, call, reason};
-
-/// Returns how many kilobytes the process holds, if the system says so.
-fn resident() -> Option<usize> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))?;
-    line.trim().strip_suffix(" kB")?.parse().ok()
-}
-
-// ===== 48: finished runs =====
+use crate::support::calls::{Call, Tool, call};
+use crate::support::refused;
 
 #[tokio::test]
-async fn after_five_thousand_finished_runs_the_next_one_is_still_fenced() {
-    let evicted = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&evicted);
-    let layer = TripwireLayer::new()
-        .max_turns(2)
-        .observe(move |event: &Event<'_>| match event {
-            Event::Evicted { state, .. } => {
-                assert_eq!(*state, State::Open);
-                count.fetch_add(1, Ordering::SeqCst);
-            }
-            Event::Unguarded { .. } => panic!("unguarded"),
-            _ => {}
-        })
-        .per_owned_session(|call: &Call| call.1, 1_000);
-    let handle = layer.handle();
-    let mut tool = layer.layer(Tool::default());
-    for run in 0..=5_000 {
-        for name in ["a", "b"] {
-            call(&mut tool, (name, run)).await.unwrap();
-        }
-        assert_eq!(reason(call(&mut tool, ("c", run)).await), Reason::MaxTurns);
-    }
-    assert_eq!(handle.keys().len(), 1_000);
-    assert_eq!(evicted.load(Ordering::SeqCst), 4_001);
-    assert_eq!(handle.reason(&5_000), Some(Reason::MaxTurns));
-}
-
-#[tokio::test]
-async fn a_million_sessions_take_no_more_room_than_a_thousand_and_live_ones_are_kept() {
-    let layer = TripwireLayer::new()
-        .max_turns(4)
-        .per_owned_session(|call: &Call| call.1, 1_000);
-    let handle = layer.handle();
-    let mut tool = layer.layer(Tool::default());
-    let ten = || 2_000_000..2_000_010;
-    // Ten sessions that tripped, and ten with a call in flight.
-    for session in ten() {
-        for _ in 0..3 {
-            let _ = call(&mut tool, ("search", session)).await;
-        }
-    }
-    let mut flying = Vec::new();
-    for session in 3_000_000..3_000_010 {
-        flying.push(tool.ready().await.unwrap().call(("hung", session)));
-    }
-    let mut before = None;
-    for session in 0..1_000_000 {
-        call(&mut tool, ("search", session)).await.unwrap();
-        if session == 100_000 {
-            assert_eq!(handle.keys().len(), 1_000);
-            before = resident();
-        }
-    }
-    assert_eq!(handle.keys().len(), 1_000);
-    if let (Some(before), Some(after)) = (before, resident()) {
-        // 900,000 fences would take far more. Other tests hold far less meanwhile.
-        assert!(after < before + 64_000, "from {before} to {after} kB");
-    }
-    for session in ten() {
-        assert_eq!(handle.reason(&session), Some(Reason::IdenticalCall));
-    }
-    for session in 3_000_000..3_000_010 {
-        assert_eq!(handle.turns(&session), 1);
-    }
-    drop(flying);
-}
-
-#[tokio::test]
-async fn each_session_has_its_own_named_fence_and_can_be_forgotten_by_hand() {
+async fn sessions_are_apart_and_named_and_can_be_forgotten() {
     #[derive(Clone, Hash)]
     struct Ask {
         session: String,
@@ -145,4 +68,69 @@ async fn each_session_has_its_own_named_fence_and_can_be_forgotten_by_hand() {
     assert!(handle.extend("c", 5));
     assert_eq!(handle.snapshot("c").turns_left, 13);
     assert_eq!(handle.snapshot("d").turns_left, 8);
+}
+
+/// Case 37.
+#[test]
+fn on_real_threads_a_sessions_budget_is_never_exceeded_beside_other_sessions() {
+    for round in 0..20 {
+        let layer = TripwireLayer::new()
+            .max_turns(3)
+            .identical_limit(u32::MAX)
+            .per_owned_session(
+                |call: &Call| if call.0 == "ours" { 0 } else { call.1 + 1 },
+                4,
+            );
+        let ours = Tool::default();
+        let at_once = std::sync::Barrier::new(24);
+        std::thread::scope(|scope| {
+            for n in 0..24 {
+                let (layer, ours, at_once) = (&layer, ours.clone(), &at_once);
+                scope.spawn(move || {
+                    at_once.wait();
+                    if n % 2 == 0 {
+                        let service = layer.layer(ours);
+                        let _ = futures::executor::block_on(service.oneshot(("ours", n)));
+                    } else {
+                        // Three other sessions at a time, so that ours is never evicted.
+                        let service = layer.layer(Tool::default());
+                        let _ = futures::executor::block_on(service.oneshot(("other", n % 3)));
+                    }
+                });
+            }
+        });
+        assert_eq!(ours.calls(), 3, "round {round}");
+    }
+}
+
+/// Case 48.
+#[tokio::test]
+async fn after_five_thousand_finished_runs_the_next_is_still_fenced() {
+    let evicted = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&evicted);
+    let layer = TripwireLayer::new()
+        .max_turns(2)
+        .observe(move |event: &Event<'_>| match event {
+            Event::Evicted { state, .. } => {
+                assert_eq!(*state, State::Open);
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+            Event::Unguarded { .. } => panic!("unguarded"),
+            _ => {}
+        })
+        .per_owned_session(|call: &Call| call.1, 1_000);
+    let handle = layer.handle();
+    let mut tool = layer.layer(Tool::default());
+    for run in 0..=5_000 {
+        for name in ["a", "b"] {
+            call(&mut tool, (name, run)).await.unwrap();
+        }
+        assert_eq!(
+            refused(call(&mut tool, ("c", run)).await).reason(),
+            Reason::MaxTurns
+        );
+    }
+    assert_eq!(handle.keys().len(), 1_000);
+    assert_eq!(evicted.load(Ordering::SeqCst), 4_001);
+    assert_eq!(handle.reason(&5_000), Some(Reason::MaxTurns));
 }

@@ -1,13 +1,15 @@
-//! The tripwire, as its users see it.
+//! The tripwire. Unless a test says otherwise it has the defaults: 8 turns, 3 identical calls, 3
+//! errors and 4 refused calls. "Case 36" and the like number the cases from the field.
 
-mod bounds;
+#[path = "../support/mod.rs"]
+mod support;
+
 mod cancelled;
 mod counting;
 mod deadline;
 #[cfg(feature = "json")]
 mod digest;
 mod events;
-mod fixture;
 mod keys;
 mod observe_only;
 mod panics;
@@ -16,4 +18,5 @@ mod readiness;
 mod refusal;
 mod repeats;
 mod settings;
-mod stacks;
+mod sharing;
+mod turns;

@@ -1,17 +1,16 @@
-//! A layer that only observes refuses nothing.
+//! Proves that a layer that only observes refuses nothing and tells what it would have refused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tower::{BoxError, Layer};
-use tower_breaker::{Event, Reason, TripwireLayer};
+use tower_breaker::{Event, Outcome, Reason, TripwireLayer};
 
-use super::fixture::{Tool, call, search};
+use crate::support::calls::{Tool, call, search};
 
-// ===== 43: observe only =====
-
+/// Case 43.
 #[tokio::test]
-async fn a_hundred_identical_calls_all_run_and_98_events_report_would_be_refusals() {
+async fn observing_only_runs_a_hundred_identical_calls_and_tells_98_refusals() {
     let told = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&told);
     let layer = TripwireLayer::new()
@@ -39,15 +38,16 @@ async fn a_hundred_identical_calls_all_run_and_98_events_report_would_be_refusal
     assert_eq!(layer.handle().turns(), 2, "the rest ran without a permit");
 }
 
+/// Case 43.
 #[tokio::test]
-async fn an_unguarded_call_is_not_classified() {
+async fn observing_only_asks_for_no_verdict_of_a_call_that_would_be_refused() {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
     let layer = TripwireLayer::new()
         .observe_only()
         .classify(move |_: Result<&u64, &BoxError>| {
             count.fetch_add(1, Ordering::SeqCst);
-            tower_breaker::Outcome::Success
+            Outcome::Success
         });
     let mut tool = layer.layer(Tool::default());
     for _ in 0..100 {

@@ -1,14 +1,12 @@
-//! A panic of the service is an error. A panic of a classifier is a dropped call.
+//! Proves that a panic of the service or of a classifier gives a verdict.
 
 use tower::{BoxError, Layer, service_fn};
-use tower_breaker::{Reason, State, TripwireLayer};
+use tower_breaker::{Failure, Outcome, Reason, State, TripwireLayer};
 
-use super::fixture::{Call, Tool, armed, call, search};
-
-// ===== panics =====
+use crate::support::calls::{Call, Tool, armed, call, search};
 
 #[tokio::test]
-async fn a_panic_of_the_inner_service_is_an_error_and_one_of_a_classifier_a_dropped_call() {
+async fn a_panic_of_the_service_is_an_error_and_one_of_the_classifier_a_dropped_call() {
     use futures::FutureExt;
     use std::panic::AssertUnwindSafe;
 
@@ -34,8 +32,8 @@ async fn a_panic_of_the_inner_service_is_an_error_and_one_of_a_classifier_a_drop
         .max_turns(100)
         .classify(|result: Result<&u64, &BoxError>| match result {
             Ok(13) => panic!("a classifier's own"),
-            Ok(_) => tower_breaker::Outcome::Success,
-            Err(_) => tower_breaker::Failure::transient().into(),
+            Ok(_) => Outcome::Success,
+            Err(_) => Failure::transient().into(),
         });
     let handle = layer.handle();
     let mut tool = layer.layer(Tool::default());

@@ -1,53 +1,23 @@
-//! A lost probe never blocks the fence for good.
+//! Proves that a probe that hangs is lost, and the next one goes.
 
 use tower::{Layer, Service, ServiceExt};
 use tower_breaker::{Reason, State, TripwireLayer};
 
-use super::fixture::{Tool, armed, call, reason, refusal, search};
+use crate::support::calls::{Tool, armed, call, search};
+use crate::support::refused;
 
+/// Case 37.
 #[tokio::test]
-async fn a_dropped_probe_is_armed_again_by_four_more_refusals_and_the_first_reason_stands() {
-    let layer = TripwireLayer::new().max_turns(100);
-    let handle = layer.handle();
-    let mut tool = layer.layer(Tool::default());
-    armed(&mut tool).await;
-    assert_eq!(handle.state(), State::HalfOpen);
-
-    let probe = tool.ready().await.unwrap().call(("hung", 1));
-    assert!(handle.snapshot().probing);
-    drop(probe);
-    assert_eq!(handle.state(), State::Open);
-    for n in 0..4 {
-        assert_eq!(handle.state(), State::Open);
-        assert_eq!(
-            reason(call(&mut tool, search(n)).await),
-            Reason::TripwireOpen
-        );
-    }
-    assert_eq!(handle.state(), State::HalfOpen);
-
-    // Eight more calls beside a probe that hangs. The fourth of them makes it lost.
-    let _out = tool.ready().await.unwrap().call(("hung", 2));
-    for n in 0..8 {
-        let refused = refusal(call(&mut tool, search(n)).await);
-        assert_eq!(refused.reason(), Reason::TripwireOpen);
-        assert_eq!(refused.tripped_by(), Some(Reason::ErrorStreak));
-        assert_eq!(refused.count(), Some(3));
-    }
-    assert_eq!(handle.reason(), Some(Reason::ErrorStreak));
-}
-
-#[tokio::test]
-async fn a_lost_probe_does_not_wedge_the_fence() {
+async fn a_probe_that_hangs_for_ever_does_not_leave_the_fence_stuck() {
     let layer = TripwireLayer::new().max_turns(100);
     let mut tool = layer.layer(Tool::default());
     armed(&mut tool).await;
-    // The probe hangs for ever, and is never dropped.
+    // It hangs for ever, and is never dropped.
     let hung = tool.ready().await.unwrap().call(("hung", 1));
     std::mem::forget(hung);
     for n in 0..8 {
         assert_eq!(
-            reason(call(&mut tool, search(n)).await),
+            refused(call(&mut tool, search(n)).await).reason(),
             Reason::TripwireOpen
         );
     }

@@ -1,101 +1,72 @@
-//! When the inner service is polled, and what a readiness error means.
+//! Proves who is polled, who is called, and what readiness a clone has.
 
-use std::future::ready;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tower::{BoxError, Layer, Service, ServiceExt};
 use tower_breaker::{Reason, State, TripwireLayer};
 
-use super::fixture::{Call, armed, call, reason, refusal, search};
-
-// ===== readiness =====
-
-/// A service that may be stuck. It panics if it is called but was not polled ready.
-#[derive(Clone, Debug, Default)]
-struct Strict {
-    stuck: Arc<AtomicBool>,
-    readied: bool,
-}
-
-impl Service<Call> for Strict {
-    type Response = u64;
-    type Error = BoxError;
-    type Future = std::future::Ready<Result<u64, BoxError>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        if self.stuck.load(Ordering::SeqCst) {
-            return Poll::Pending;
-        }
-        self.readied = true;
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, (name, argument): Call) -> Self::Future {
-        assert!(
-            std::mem::take(&mut self.readied),
-            "called without being ready"
-        );
-        ready(match name {
-            "down" => Err("the tool's own error".into()),
-            _ => Ok(argument),
-        })
-    }
-}
+use crate::support::calls::{Call, Tool, armed, call, search};
+use crate::support::refused;
 
 #[tokio::test]
-async fn a_refusal_does_not_wait_for_an_inner_service_that_is_never_ready() {
+async fn a_fence_that_refuses_every_call_refuses_though_the_inner_service_is_never_ready() {
     let layer = TripwireLayer::new().max_turns(9);
     let handle = layer.handle();
-    let inner = Strict::default();
+    let inner = Tool::default();
     let mut tool = layer.layer(inner.clone());
     for n in 0..3 {
         call(&mut tool, ("down", n)).await.unwrap_err();
     }
-    inner.stuck.store(true, Ordering::SeqCst);
+    inner.set_stuck(true);
     // Open.
     for n in 0..4 {
         assert_eq!(
-            reason(call(&mut tool, search(n)).await),
+            refused(call(&mut tool, search(n)).await).reason(),
             Reason::TripwireOpen
         );
     }
-    // Armed: a probe may go, so the inner service is polled. A transition wakes a waiting caller.
+    // Armed: a probe may go, so inner readiness is polled. The waiting caller is woken when that
+    // changes.
     let mut waiting = tokio_test::task::spawn(tool.ready());
     tokio_test::assert_pending!(waiting.poll());
-    inner.stuck.store(false, Ordering::SeqCst);
-    let mut other = layer.layer(Strict::default());
+    inner.set_stuck(false);
+    let mut other = layer.layer(Tool::default());
     let probe = other.ready().await.unwrap().call(search(1));
     assert!(waiting.is_woken(), "the probe is out");
-    inner.stuck.store(true, Ordering::SeqCst);
+    inner.set_stuck(true);
     tokio_test::assert_ready!(waiting.poll()).unwrap();
     drop(waiting);
-    assert_eq!(reason(tool.call(search(2)).await), Reason::TripwireOpen);
+    assert_eq!(
+        refused(tool.call(search(2)).await).reason(),
+        Reason::TripwireOpen
+    );
     probe.await.unwrap();
     assert_eq!(handle.state(), State::Closed);
-    // All turns are spent.
+    // Spent.
     for n in 10..15 {
         call(&mut other, search(n)).await.unwrap();
     }
     assert_eq!((handle.turns(), handle.state()), (9, State::Closed));
-    assert_eq!(reason(call(&mut tool, search(1)).await), Reason::MaxTurns);
+    assert_eq!(
+        refused(call(&mut tool, search(1)).await).reason(),
+        Reason::MaxTurns
+    );
 }
 
 #[tokio::test]
-async fn a_call_without_readiness_is_refused_and_not_counted() {
+async fn a_call_without_readiness_is_refused_and_takes_no_turn_and_no_probe() {
     let layer = TripwireLayer::new();
     let handle = layer.handle();
-    let mut tool = layer.layer(Strict::default());
+    let mut tool = layer.layer(Tool::default());
     for n in 0..20 {
-        let refused = refusal(tool.call(search(n)).await);
-        assert_eq!(refused.reason(), Reason::NotReady);
-        assert_eq!(refused.retry_after(), Some(Duration::ZERO));
+        let refusal = refused(tool.call(search(n)).await);
+        assert_eq!(refusal.reason(), Reason::NotReady);
+        assert_eq!(refusal.retry_after(), Some(Duration::ZERO));
     }
     assert_eq!((handle.turns(), handle.state()), (0, State::Closed));
 
-    // A service that was polled while open, and is called while armed, takes no probe.
+    // Polled while open and called when armed, a service takes no probe.
     armed(&mut tool).await;
     let probe = tool.ready().await.unwrap().call(("search", 9));
     let mut late = tool.clone();
@@ -103,34 +74,46 @@ async fn a_call_without_readiness_is_refused_and_not_counted() {
     drop(probe);
     for n in 0..4 {
         assert_eq!(
-            reason(call(&mut tool, search(n)).await),
+            refused(call(&mut tool, search(n)).await).reason(),
             Reason::TripwireOpen
         );
     }
     assert_eq!(handle.state(), State::HalfOpen);
-    assert_eq!(reason(late.call(search(1)).await), Reason::NotReady);
+    assert_eq!(
+        refused(late.call(search(1)).await).reason(),
+        Reason::NotReady
+    );
     assert_eq!(handle.state(), State::HalfOpen);
     assert!(!handle.snapshot().probing);
 
     let mut sessions = TripwireLayer::new()
         .per_owned_session(|call: &Call| call.1, 10)
-        .layer(Strict::default());
-    assert_eq!(reason(sessions.call(search(1)).await), Reason::NotReady);
+        .layer(Tool::default());
+    assert_eq!(
+        refused(sessions.call(search(1)).await).reason(),
+        Reason::NotReady
+    );
 }
 
 #[tokio::test]
 async fn readiness_holds_for_one_call_and_a_clone_carries_none() {
     let layer = TripwireLayer::new();
-    let mut tool = layer.layer(Strict::default());
+    let mut tool = layer.layer(Tool::default());
     tool.ready().await.unwrap();
     let mut clone = tool.clone();
-    assert_eq!(reason(clone.call(search(1)).await), Reason::NotReady);
+    assert_eq!(
+        refused(clone.call(search(1)).await).reason(),
+        Reason::NotReady
+    );
     tool.call(search(1)).await.unwrap();
-    assert_eq!(reason(tool.call(search(2)).await), Reason::NotReady);
+    assert_eq!(
+        refused(tool.call(search(2)).await).reason(),
+        Reason::NotReady
+    );
 }
 
 #[tokio::test]
-async fn an_error_of_readiness_is_an_error_of_the_streak_and_is_passed_on() {
+async fn a_readiness_error_is_an_error_of_the_streak_and_is_passed_on() {
     #[derive(Clone)]
     struct Broken;
     impl Service<Call> for Broken {
@@ -152,7 +135,7 @@ async fn an_error_of_readiness_is_an_error_of_the_streak_and_is_passed_on() {
     }
     assert_eq!(layer.handle().turns(), 0, "no call was admitted");
     assert_eq!(
-        reason(call(&mut tool, search(1)).await),
+        refused(call(&mut tool, search(1)).await).reason(),
         Reason::TripwireOpen
     );
     assert_eq!(layer.handle().reason(), Some(Reason::ErrorStreak));

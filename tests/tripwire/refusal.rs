@@ -1,4 +1,4 @@
-//! The refusals of a tripwire.
+//! Proves what a refusal tells, and what becomes of it.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -6,9 +6,8 @@ use std::future::ready;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_breaker::{Refusal, TripwireLayer};
 
-use super::fixture::{Call, Tool, call, refusal, search};
-
-// ===== the contents of a refusal =====
+use crate::support::calls::{Call, Tool, call, search};
+use crate::support::refused;
 
 #[tokio::test]
 async fn a_refusal_names_the_tool_the_rule_the_count_and_what_to_do_instead() {
@@ -22,28 +21,28 @@ async fn a_refusal_names_the_tool_the_rule_the_count_and_what_to_do_instead() {
         call(&mut tool, search(1)).await.unwrap();
     }
     let mut told = Vec::new();
-    let identical = refusal(call(&mut tool, search(1)).await);
+    let identical = refused(call(&mut tool, search(1)).await);
     assert_eq!(identical.name(), Some("search"));
     told.push(identical.to_string());
-    told.push(refusal(call(&mut tool, ("fetch", 1)).await).to_string());
+    told.push(refused(call(&mut tool, ("fetch", 1)).await).to_string());
 
     handle.reset();
     for n in [1, 2, 1] {
         call(&mut tool, search(n)).await.unwrap();
     }
-    told.push(refusal(call(&mut tool, search(2)).await).to_string());
+    told.push(refused(call(&mut tool, search(2)).await).to_string());
 
     handle.reset();
     for n in 0..5 {
         call(&mut tool, search(n)).await.unwrap();
     }
-    told.push(refusal(call(&mut tool, search(9)).await).to_string());
+    told.push(refused(call(&mut tool, search(9)).await).to_string());
 
     handle.reset();
     for n in 0..3 {
         call(&mut tool, ("down", n)).await.unwrap_err();
     }
-    told.push(refusal(call(&mut tool, ("down", 3)).await).to_string());
+    told.push(refused(call(&mut tool, ("down", 3)).await).to_string());
     assert_eq!(
         told,
         [
@@ -62,7 +61,7 @@ async fn a_refusal_names_the_tool_the_rule_the_count_and_what_to_do_instead() {
 }
 
 #[tokio::test]
-async fn a_soft_refusal_keeps_the_error_type_even_if_it_is_infallible() {
+async fn a_soft_refusal_keeps_the_error_type_of_a_service_that_cannot_fail() {
     let layer = TripwireLayer::new()
         .name("shell")
         .refuse_with(|_: String, refusal: Refusal| Ok::<_, Infallible>(refusal.to_string()));

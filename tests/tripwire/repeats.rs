@@ -1,4 +1,4 @@
-//! Identical calls, cycles, and honest polling.
+//! Proves what is a repeat: identical calls, cycles, equal results, exempt calls.
 
 use std::future::ready;
 use std::sync::Mutex;
@@ -6,11 +6,32 @@ use std::sync::Mutex;
 use tower::{BoxError, Layer, Service, service_fn};
 use tower_breaker::{HashDigest, Limit, Reason, State, TripwireLayer};
 
-use super::fixture::{Call, Tool, call, reason, refusal, search};
+use crate::support::calls::{Call, Tool, call, search};
+use crate::support::refused;
 
-// ===== 39: honest polling =====
+/// Case 38.
+#[tokio::test]
+async fn a_cycle_of_two_calls_is_refused_at_its_sixth_call() {
+    let layer = TripwireLayer::new().cycles(3, 3);
+    let tool = Tool::default();
+    let mut service = layer.layer(tool.clone());
+    for n in [1, 2, 1, 2, 1] {
+        call(&mut service, search(n)).await.unwrap();
+    }
+    let refusal = refused(call(&mut service, search(2)).await);
+    assert_eq!(refusal.reason(), Reason::IdenticalCall);
+    assert_eq!(refusal.count(), Some(3));
+    assert_eq!(tool.calls(), 5);
 
-/// A tool that answers with the items of its list.
+    layer.handle().reset();
+    for n in [1, 2, 3, 1, 2, 4] {
+        call(&mut service, search(n)).await.unwrap();
+    }
+}
+
+// ===== results =====
+
+/// A tool that answers with what is on its list.
 fn answering(
     answers: Vec<Result<u64, &'static str>>,
 ) -> impl Service<Call, Response = u64, Error = BoxError> {
@@ -21,29 +42,9 @@ fn answering(
     })
 }
 
-// ===== 38: ping-pong =====
-
+/// Case 39.
 #[tokio::test]
-async fn ping_pong_is_refused_at_its_sixth_call_and_variety_is_not() {
-    let layer = TripwireLayer::new().cycles(3, 3);
-    let tool = Tool::default();
-    let mut service = layer.layer(tool.clone());
-    for n in [1, 2, 1, 2, 1] {
-        call(&mut service, search(n)).await.unwrap();
-    }
-    let refused = refusal(call(&mut service, search(2)).await);
-    assert_eq!(refused.reason(), Reason::IdenticalCall);
-    assert_eq!(refused.count(), Some(3));
-    assert_eq!(tool.calls(), 5);
-
-    layer.handle().reset();
-    for n in [1, 2, 3, 1, 2, 4] {
-        call(&mut service, search(n)).await.unwrap();
-    }
-}
-
-#[tokio::test]
-async fn ten_equal_calls_with_different_results_pass_and_three_with_equal_results_trip() {
+async fn equal_calls_pass_while_their_results_differ_and_trip_at_three_equal_results() {
     let layer = TripwireLayer::new().max_turns(100).same_result(HashDigest);
     let mut poll = layer.layer(answering((0..10).map(Ok).collect()));
     for n in 0..10 {
@@ -57,11 +58,12 @@ async fn ten_equal_calls_with_different_results_pass_and_three_with_equal_result
         call(&mut stuck, search(1)).await.unwrap();
     }
     let third = call(&mut stuck, search(1)).await;
-    assert_eq!(reason(third), Reason::IdenticalCall);
+    assert_eq!(refused(third).reason(), Reason::IdenticalCall);
 }
 
+/// Case 39.
 #[tokio::test]
-async fn failures_are_never_progress() {
+async fn failures_are_no_different_results() {
     let layer = TripwireLayer::new()
         .error_limit(100)
         .same_result(HashDigest);
@@ -70,13 +72,16 @@ async fn failures_are_never_progress() {
         call(&mut tool, search(1)).await.unwrap_err();
     }
     assert_eq!(
-        reason(call(&mut tool, search(1)).await),
+        refused(call(&mut tool, search(1)).await).reason(),
         Reason::IdenticalCall
     );
 }
 
+// ===== exemptions =====
+
+/// Case 39.
 #[tokio::test]
-async fn a_polling_tool_is_exempt_and_neither_a_repeat_nor_the_end_of_a_streak() {
+async fn an_exempt_call_is_no_repeat_and_ends_no_streak() {
     let layer = TripwireLayer::new()
         .max_turns(100)
         .limit_of(|call: &Call| match call.0 {
@@ -106,7 +111,7 @@ async fn a_polling_tool_is_exempt_and_neither_a_repeat_nor_the_end_of_a_streak()
         call(&mut tool, ("job_status", 1)).await.unwrap();
     }
     assert_eq!(
-        reason(call(&mut tool, search(1)).await),
+        refused(call(&mut tool, search(1)).await).reason(),
         Reason::IdenticalCall
     );
     let spent = layer.handle().turns();

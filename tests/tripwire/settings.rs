@@ -1,24 +1,16 @@
-//! Settings that make no sense, and settings at their limits.
+//! Proves that a setting has a documented meaning or panics with its name.
 
 use std::time::Duration;
 
 use tower::Layer;
 use tower_breaker::{Limit, TripwireLayer};
 
-use super::fixture::{Call, Tool, call, search};
+use crate::support::calls::{Call, Tool, call, search};
+use crate::support::panic_message;
 
-// ===== 17: nonsense settings =====
-
+/// Case 17.
 #[test]
-fn nonsense_settings_panic_and_name_the_setter() {
-    let message = |f: fn()| {
-        let payload = std::panic::catch_unwind(f).expect_err("it should panic");
-        payload
-            .downcast_ref::<String>()
-            .cloned()
-            .or_else(|| payload.downcast_ref::<&str>().map(ToString::to_string))
-            .unwrap()
-    };
+fn a_nonsense_setting_panics_and_names_its_setter() {
     let new = TripwireLayer::new;
     let cases: [(fn(), &str); 12] = [
         (
@@ -56,18 +48,19 @@ fn nonsense_settings_panic_and_name_the_setter() {
         ),
     ];
     for (case, names) in cases {
-        let message = message(case);
+        let message = panic_message(case);
         assert!(message.contains(names), "{message}");
     }
-    let capacity = message(|| {
+    let capacity = panic_message(|| {
         drop(TripwireLayer::new().per_owned_session(|call: &Call| call.1, 0));
     });
     assert!(capacity.contains("`capacity`"), "{capacity}");
     let _ = new().deadline(Duration::MAX);
 }
 
+/// Case 17.
 #[tokio::test]
-async fn no_turns_refuse_every_call_and_large_settings_overflow_nothing() {
+async fn max_turns_of_zero_refuses_every_call_and_large_settings_overflow_nothing() {
     let layer = TripwireLayer::new().max_turns(0);
     let mut tool = layer.layer(Tool::default());
     for n in 0..20 {
