@@ -14,7 +14,7 @@
 //!
 //! Every other container is skipped: only its brackets are counted. Strings are passed with
 //! `memchr`. Where something looks like an error, its text is collected for
-//! [`error_object`](super::error_object).
+//! [`error_object`].
 
 use memchr::memchr3;
 
