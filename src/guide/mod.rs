@@ -82,7 +82,7 @@ macro_rules! page {
         #[cfg_attr(feature = "json", doc = "[`JsonDigest`]: crate::JsonDigest")]
         #[cfg_attr(
             not(feature = "json"),
-            doc = "[`JsonDigest`]: https://docs.rs/tower-breaker/latest/tower_breaker/struct.JsonDigest.html"
+            doc = "[`JsonDigest`]: https://docs.rs/tower-breaker/latest/tower_breaker/tripwire/struct.JsonDigest.html"
         )]
         #[cfg_attr(feature = "retry", doc = "[`SkipRefusals`]: crate::retry::SkipRefusals")]
         #[cfg_attr(
